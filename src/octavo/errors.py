@@ -1,0 +1,100 @@
+"""Every error Octavo raises on purpose, and the HTTP status each becomes.
+
+    OctavoError                     500
+    ├── InvalidRequest              400   the caller's request: says what, got, allowed
+    │   ├── PromptTooLong           400
+    │   └── UnsupportedField        400
+    ├── Unauthorized                401
+    ├── NotFound                    404   a model or route that is not served here
+    ├── QueueFull                   503   carries retry_after seconds
+    ├── EngineDead                  503
+    ├── StepFailed                  500   one request's step failed; the others go on
+    ├── ConfigError                 -     start-up: a flag or a combination of flags
+    │   └── DoesNotFit              -     start-up: the memory plan, with the largest setting that fits
+    ├── ModelError                  -     a model file or directory that cannot be served
+    │   └── FileFormatError         -     a count, length or offset that contradicts the file
+    └── FetchError                  -     a download or catalogue entry
+
+User errors are typed, never `assert`; `assert` is for bugs of ours.
+"""
+
+from __future__ import annotations
+
+
+class OctavoError(Exception):
+    """Root of the tree."""
+
+    status = 500
+    kind = "server_error"
+
+
+class InvalidRequest(OctavoError):
+    """The caller's request is at fault; `param` names the field (None when no single field is)."""
+
+    status = 400
+    kind = "invalid_request_error"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+    @classmethod
+    def field(cls, name: str, got: object, allowed: str) -> InvalidRequest:
+        """The house form of a message: what, got, allowed."""
+        return cls(f"{name}: got {got!r}, allowed: {allowed}", param=name)
+
+
+class PromptTooLong(InvalidRequest):
+    """The prompt (plus what must follow it) exceeds a limit; the message holds both numbers."""
+
+
+class UnsupportedField(InvalidRequest):
+    """A field this server does not have, named; never silently ignored."""
+
+
+class Unauthorized(OctavoError):
+    status = 401
+    kind = "authentication_error"
+
+
+class NotFound(OctavoError):
+    status = 404
+    kind = "not_found_error"
+
+
+class QueueFull(OctavoError):
+    status = 503
+    kind = "overloaded_error"
+
+    def __init__(self, message: str, *, retry_after: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class EngineDead(OctavoError):
+    status = 503
+    kind = "engine_dead_error"
+
+
+class StepFailed(OctavoError):
+    """A step failed and this request was the one that failed it."""
+
+
+class ConfigError(OctavoError):
+    """A flag, or a combination of flags, that cannot be served."""
+
+
+class DoesNotFit(ConfigError):
+    """The memory plan exceeds the machine; the message holds the table and the largest setting that fits."""
+
+
+class ModelError(OctavoError):
+    """A model that cannot be served (unknown architecture, missing tensor, unsupported tensor type)."""
+
+
+class FileFormatError(ModelError):
+    """A file whose counts, lengths or offsets contradict its size or its format."""
+
+
+class FetchError(OctavoError):
+    """A model that cannot be fetched."""
