@@ -1,1 +1,1 @@
-
+"""Wishes (`EngineArgs`) become a frozen configuration (`EngineConfig`) once, at start."""

@@ -1,0 +1,99 @@
+"""What a user may wish for. `None` and "auto" mean: decide for me; `resolve` leaves neither."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from octavo.errors import ConfigError
+
+
+class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that shapes an engine. Flag and keyword names are vLLM's where the meaning is the same."""
+
+    model: str
+    """A directory, a .gguf file, a Hugging Face id, or a name of the catalogue (smollm2)."""
+    served_model_name: tuple[str, ...] = ()
+    """Names under which the API serves the model; the first is the one it reports. Default: the model's own."""
+    revision: str | None = None
+    """Branch, tag or commit of a Hugging Face id."""
+    download_dir: str | None = None
+    """Where fetched models are kept. Default: the user's cache."""
+    offline: bool = False
+    """Never fetch; fail where the model is not at hand."""
+    executor: Literal["native", "reference", "fake"] = "native"
+    """Who computes: the C++ kernels, the NumPy reference (slow, the specification), or a stand-in without a model."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """auto: as the file stores it. float32: the exact mode. bfloat16: float tensors as bfloat16."""
+    quantization: Literal["none", "int8", "int4"] | None = None
+    """How linear layers of a float checkpoint are stored: int8 or int4 in groups of 32. Default: as they are."""
+    kv_cache_dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    """auto: bfloat16, or float32 with --dtype float32."""
+    block_size: Literal[8, 16, 32, 64] = 16
+    """Positions in a KV block."""
+    max_model_len: int | None = None
+    """Longest sequence, prompt and answer. Default: the model's own, or what fits in memory."""
+    max_num_seqs: int = 128
+    """Most sequences in one step."""
+    max_num_batched_tokens: int | None = None
+    """Most tokens in one step. Default: 512, and never below max_num_seqs."""
+    long_prefill_token_threshold: int = 0
+    """Most tokens of one prompt in one step; 0: the whole budget."""
+    kv_cache_memory_bytes: int | None = None
+    """Memory for KV blocks. Default: room for max_num_seqs at a typical length, or half of free memory if less."""
+    num_kv_blocks: int | None = None
+    """Exact number of KV blocks (tests, experiments)."""
+    enable_prefix_caching: bool = True
+    """Reuse KV blocks of equal prefixes."""
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    """Who goes first: first come, or (priority, first come)."""
+    threads: int | None = None
+    """Kernel threads. Default: one per physical core this process may use."""
+    cpus: str | None = None
+    """CPUs to pin kernel threads to, as in "0-3,8". Default: the affinity mask; pinned when given."""
+    seed: int | None = None
+    """Makes the seeds that the engine draws for requests without one repeatable."""
+    depth: int = 1
+    """Steps in flight."""
+    chain: int = 1
+    """How many steps in flight may hold the same sequence."""
+    max_queue: int = 1024
+    """Requests that may wait; one more is refused (HTTP 503 with Retry-After)."""
+    generation_config: Literal["auto", "none"] = "auto"
+    """auto: sampling defaults come from the model's generation_config.json; they are logged at start."""
+    chat_template: str | None = None
+    """A Jinja file used instead of the model's chat template."""
+
+    def __post_init__(self) -> None:
+        low: dict[str, int] = {
+            "max_model_len": 1,
+            "max_num_seqs": 1,
+            "max_num_batched_tokens": 1,
+            "long_prefill_token_threshold": 0,
+            "kv_cache_memory_bytes": 1,
+            "num_kv_blocks": 2,
+            "threads": 1,
+            "depth": 1,
+            "chain": 1,
+            "max_queue": 1,
+        }
+        for name, least in low.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"--{name.replace('_', '-')}: got {value}, allowed: {least} or more")
+        if self.chain > self.depth:
+            raise ConfigError(f"--chain: got {self.chain}, allowed: at most --depth ({self.depth})")
+        if self.max_num_seqs > 4096:
+            raise ConfigError(f"--max-num-seqs: got {self.max_num_seqs}, allowed: at most 4096")
+        tokens = self.max_num_batched_tokens
+        if tokens is not None and tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"--max-num-batched-tokens: got {tokens}, allowed: at least --max-num-seqs ({self.max_num_seqs}), "
+                "since a step holds one token for each running sequence"
+            )
+
+    @property
+    def step_tokens(self) -> int:
+        """Resolved max_num_batched_tokens."""
+        return self.max_num_batched_tokens or max(512, self.max_num_seqs)
