@@ -1,0 +1,98 @@
+"""A model on disk, whatever its file format: configuration and tensors under Hugging Face names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from octavo.errors import ModelError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+SOURCES: dict[str, tuple[int, int]] = {
+    "f32": (1, 4),
+    "f16": (1, 2),
+    "bf16": (1, 2),
+    "q8_0": (32, 34),
+    "q4_0": (32, 18),
+    "q4_1": (32, 20),
+}
+"""Source format -> (elements a block, bytes a block). Blocks run along the last dimension."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor of a checkpoint, not read yet."""
+
+    name: str
+    """Hugging Face name, `model.layers.0.self_attn.q_proj.weight`."""
+    source: str
+    """A key of SOURCES."""
+    shape: tuple[int, ...]
+    """Outermost first; a weight is (outputs, inputs)."""
+    load: Callable[[], NDArray[np.uint8]] = field(repr=False, compare=False)
+
+    @property
+    def nbytes(self) -> int:
+        block, size = SOURCES[self.source]
+        count = 1
+        for dim in self.shape:
+            count *= dim
+        return count // block * size
+
+    def read(self) -> NDArray[np.uint8]:
+        """The row-major source bytes, uint8[nbytes], read-only. Mostly a view of the mapped file: copy what must outlive it."""
+        return self.load()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What a model's files say, in one vocabulary.
+
+    `config` has Hugging Face keys for every kind of file: model_type, hidden_size, num_hidden_layers, num_attention_heads,
+    num_key_value_heads, head_dim, intermediate_size, hidden_act, rms_norm_eps, rope_theta, rope_scaling (None or a dict with
+    rope_type), vocab_size, max_position_embeddings, tie_word_embeddings, attention_bias, bos_token_id, and eos_token_id as a
+    list of every id that ends a turn.
+    """
+
+    path: Path
+    config: dict[str, Any]
+    tensors: Mapping[str, Tensor]
+    tokenizer_spec: dict[str, Any]
+    """Plain data for text.Tokenizer.from_spec: {"format": "gguf", …} or {"format": "json", …}."""
+    chat_template: str | None
+    generation_config: dict[str, Any]
+    content_id: bytes
+    """32 bytes that change when the model's files do. An identity for caches, not an integrity check: sizes, headers and the
+    first bytes of each tensor enter, not every weight."""
+
+
+def open_checkpoint(path: str | Path) -> Checkpoint:
+    """Opens a .gguf file or a Hugging Face directory; reads headers only.
+
+    Raises ModelError (nothing there, unknown architecture, unsupported tensor type) and FileFormatError (damaged file).
+    """
+    path = Path(path)
+    if path.is_dir():
+        if (path / "config.json").exists():
+            from octavo.weights.directory import open_directory
+
+            return open_directory(path)
+        files = sorted(path.glob("*.gguf"))
+        if len(files) != 1:
+            names = ", ".join(f.name for f in files) or "neither"
+            raise ModelError(f"{path}: got {names}, allowed: a directory with a config.json or with exactly one .gguf file")
+        path = files[0]
+    if not path.exists():
+        raise ModelError(f"{path}: no such file or directory")
+    if path.suffix in (".bin", ".pt", ".pth"):
+        raise ModelError(f"{path}: pickled weights can run code and are not read; convert the model to safetensors")
+    if path.suffix == ".safetensors":
+        raise ModelError(f"{path}: one safetensors file is not a model; give its directory (with config.json)")
+    from octavo.weights.gguf_names import open_gguf
+
+    return open_gguf(path)
