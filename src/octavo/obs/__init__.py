@@ -1,1 +1,1 @@
-
+"""Seeing what happens: log lines and metrics."""
