@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,29 +35,28 @@ class Tensor:
     """A key of SOURCES."""
     shape: tuple[int, ...]
     """Outermost first; a weight is (outputs, inputs)."""
-    load: Callable[[], NDArray[np.uint8]] = field(repr=False, compare=False)
+    load: Callable[[], bytes | memoryview] = field(repr=False, compare=False)
 
     @property
     def nbytes(self) -> int:
         block, size = SOURCES[self.source]
-        count = 1
-        for dim in self.shape:
-            count *= dim
-        return count // block * size
+        return math.prod(self.shape) // block * size
 
     def read(self) -> NDArray[np.uint8]:
-        """The row-major source bytes, uint8[nbytes], read-only. Mostly a view of the mapped file: copy what must outlive it."""
-        return self.load()
+        """The row-major source bytes, uint8[nbytes], read-only: a view of the mapped file where no rows move."""
+        import numpy as np  # the only place: opening a checkpoint for its vocabulary must not load NumPy
+
+        return np.frombuffer(self.load(), dtype=np.uint8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """What a model's files say, in one vocabulary.
 
-    `config` has Hugging Face keys for every kind of file: model_type, hidden_size, num_hidden_layers, num_attention_heads,
-    num_key_value_heads, head_dim, intermediate_size, hidden_act, rms_norm_eps, rope_theta, rope_scaling (None or a dict with
-    rope_type), vocab_size, max_position_embeddings, tie_word_embeddings, attention_bias, bos_token_id, and eos_token_id as a
-    list of every id that ends a turn.
+    `config` has Hugging Face keys for every kind of file: model_type, hidden_size, num_hidden_layers,
+    num_attention_heads, num_key_value_heads, head_dim, intermediate_size, hidden_act, rms_norm_eps, rope_theta,
+    rope_scaling (None or a dict with rope_type), vocab_size, max_position_embeddings, tie_word_embeddings,
+    attention_bias, bos_token_id, and eos_token_id as a list of every id that ends a turn.
     """
 
     path: Path
@@ -67,8 +67,8 @@ class Checkpoint:
     chat_template: str | None
     generation_config: dict[str, Any]
     content_id: bytes
-    """32 bytes that change when the model's files do. An identity for caches, not an integrity check: sizes, headers and the
-    first bytes of each tensor enter, not every weight."""
+    """32 bytes that change when the model's files do. An identity for caches, not an integrity check: sizes, headers
+    and the first bytes of each tensor enter, not every weight."""
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:
@@ -84,8 +84,8 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
             return open_directory(path)
         files = sorted(path.glob("*.gguf"))
         if len(files) != 1:
-            names = ", ".join(f.name for f in files) or "neither"
-            raise ModelError(f"{path}: got {names}, allowed: a directory with a config.json or with exactly one .gguf file")
+            got = ", ".join(f.name for f in files) or "neither"
+            raise ModelError(f"{path}: got {got}, allowed: a directory with a config.json or exactly one .gguf file")
         path = files[0]
     if not path.exists():
         raise ModelError(f"{path}: no such file or directory")

@@ -11,6 +11,7 @@ little-endian):
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
 from array import array
@@ -31,40 +32,18 @@ STRING, ARRAY = 8, 9
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """GGUF value type -> struct code."""
 
+# fmt: off
 GGML_TYPES: dict[int, tuple[str, int, int]] = {
-    0: ("F32", 1, 4),
-    1: ("F16", 1, 2),
-    2: ("Q4_0", 32, 18),
-    3: ("Q4_1", 32, 20),
-    6: ("Q5_0", 32, 22),
-    7: ("Q5_1", 32, 24),
-    8: ("Q8_0", 32, 34),
-    9: ("Q8_1", 32, 36),
-    10: ("Q2_K", 256, 84),
-    11: ("Q3_K", 256, 110),
-    12: ("Q4_K", 256, 144),
-    13: ("Q5_K", 256, 176),
-    14: ("Q6_K", 256, 210),
-    15: ("Q8_K", 256, 292),
-    16: ("IQ2_XXS", 256, 66),
-    17: ("IQ2_XS", 256, 74),
-    18: ("IQ3_XXS", 256, 98),
-    19: ("IQ1_S", 256, 50),
-    20: ("IQ4_NL", 32, 18),
-    21: ("IQ3_S", 256, 110),
-    22: ("IQ2_S", 256, 82),
-    23: ("IQ4_XS", 256, 136),
-    24: ("I8", 1, 1),
-    25: ("I16", 1, 2),
-    26: ("I32", 1, 4),
-    27: ("I64", 1, 8),
-    28: ("F64", 1, 8),
-    29: ("IQ1_M", 256, 56),
-    30: ("BF16", 1, 2),
-    34: ("TQ1_0", 256, 54),
-    35: ("TQ2_0", 256, 66),
+    0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 36), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292),
+    16: ("IQ2_XXS", 256, 66), 17: ("IQ2_XS", 256, 74), 18: ("IQ3_XXS", 256, 98), 19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18), 21: ("IQ3_S", 256, 110), 22: ("IQ2_S", 256, 82), 23: ("IQ4_XS", 256, 136),
+    24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4), 27: ("I64", 1, 8), 28: ("F64", 1, 8),
+    29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66),
     39: ("MXFP4", 32, 17),
 }
+# fmt: on
 """Type id -> (name, elements a block, bytes a block)."""
 
 
@@ -85,16 +64,16 @@ class GGUFTensor:
 class GGUFArray(Sequence[object]):
     """An array of the metadata, still in the file: an element becomes an object when it is asked for."""
 
-    __slots__ = ("_buffer", "_code", "_offsets", "_start", "count", "raw")
+    __slots__ = ("_buffer", "_code", "_len", "_offsets", "_start", "raw")
 
     def __init__(self, buffer: memoryview, *, start: int, end: int, count: int, code: str, offsets: array[int]) -> None:
         self._buffer, self._start, self._code, self._offsets = buffer, start, code, offsets
-        self.count = count
+        self._len = count
         self.raw = buffer[start:end]
         """The bytes of all elements, as in the file: cheap to hash."""
 
     def __len__(self) -> int:
-        return self.count
+        return self._len
 
     def _string(self, index: int) -> str:
         at = self._offsets[index]
@@ -106,10 +85,10 @@ class GGUFArray(Sequence[object]):
     def __getitem__(self, index: slice) -> list[object]: ...
     def __getitem__(self, index: int | slice) -> object:
         if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self.count))]
-        if not -self.count <= index < self.count:
+            return [self[i] for i in range(*index.indices(self._len))]
+        if not -self._len <= index < self._len:
             raise IndexError(index)
-        index %= self.count
+        index %= self._len
         if not self._code:
             return self._string(index)
         return struct.unpack_from("<" + self._code, self._buffer, self._start + index * struct.calcsize(self._code))[0]
@@ -120,8 +99,8 @@ class GGUFArray(Sequence[object]):
     def tolist(self) -> list[object]:
         """All elements as a new list."""
         if self._code:
-            return list(struct.unpack(f"<{self.count}{self._code}", self.raw))
-        return [self._string(i) for i in range(self.count)]
+            return list(struct.unpack(f"<{self._len}{self._code}", self.raw))
+        return [self._string(i) for i in range(self._len)]
 
 
 def _text(data: memoryview, what: str) -> str:
@@ -146,7 +125,7 @@ class _Cursor:
 
     def skip(self, size: int, what: str) -> int:
         if size > self.left:
-            self.fail(what, f"{size} bytes at offset {self.at}", f"at most {self.left}, the file has {len(self.buffer)}")
+            self.fail(what, f"{size} bytes at offset {self.at} of {len(self.buffer)}", f"at most {self.left}")
         start = self.at
         self.at += size
         return start
@@ -246,7 +225,7 @@ class GGUFFile:
             raise ModelError(f"{self.path}: a big-endian GGUF file; only little-endian ones are read")
         if self.version not in (2, 3):
             cursor.fail("version", self.version, "2 or 3")
-        # The smallest entries: a tensor is name (8+1), dims (4+8), type (4), offset (8); a pair is key (8+1), type, 1 byte.
+        # The smallest entries: a tensor has name (8+1), dims (4+8), type, offset (4+8); a pair key (8+1), type, 1 byte.
         num_tensors = cursor.count("number of tensors", item=33, limit=MAX_TENSORS)
         num_kv = cursor.count("number of metadata entries", item=14, limit=MAX_KV)
         return num_tensors, num_kv
@@ -279,7 +258,7 @@ class GGUFFile:
             if offset % self.alignment:
                 cursor.fail(f"offset of tensor {name}", offset, f"a multiple of the alignment {self.alignment}")
             if offset + nbytes > size - base:
-                cursor.fail(f"tensor {name}", f"bytes {offset} to {offset + nbytes} of the data", f"up to {size - base}")
+                cursor.fail(f"tensor {name}", f"{nbytes} bytes at {offset} of the data", f"up to {size - base}")
             at = base + offset
             tensors[name] = GGUFTensor(name, type_name, shape, nbytes, at, self.buffer[at : at + nbytes])
         end, last = base, ""
@@ -300,11 +279,11 @@ class GGUFFile:
         if kind not in GGML_TYPES:
             cursor.fail(f"type of tensor {name}", kind, "one of " + ", ".join(map(str, GGML_TYPES)))
         type_name, block, block_bytes = GGML_TYPES[kind]
-        count = 1
-        for dim in dims:
-            count *= dim  # Python integers do not overflow
-            if not 0 < count <= len(self.buffer) * 8:
-                cursor.fail(f"dimensions of tensor {name}", dims, f"sizes from 1 whose product fits {len(self.buffer)} bytes")
+        count = math.prod(dims)  # Python integers do not overflow
+        if not 0 < count <= len(self.buffer) * 8:
+            cursor.fail(
+                f"dimensions of tensor {name}", dims, f"sizes from 1 whose product fits {len(self.buffer)} bytes"
+            )
         if dims[0] % block:
             cursor.fail(f"columns of tensor {name} ({type_name})", dims[0], f"a multiple of {block}")
         return name, type_name, tuple(reversed(dims)), count // block * block_bytes, offset

@@ -11,17 +11,13 @@ import hashlib
 import math
 import struct
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 
 from octavo.errors import FileFormatError, ModelError
 from octavo.weights.checkpoint import SOURCES, Checkpoint, Tensor
 from octavo.weights.gguf import GGUFArray, GGUFFile, GGUFTensor
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 ARCHITECTURES = ("llama", "qwen2")
 TOP = {
@@ -44,17 +40,7 @@ IGNORED = ("rope_freqs.weight",)
 CONTROL = 3
 """Token type of control tokens in tokenizer.ggml.token_type."""
 END_TEXTS = frozenset(
-    (
-        "<|im_end|>",
-        "<|endoftext|>",
-        "<|end_of_text|>",
-        "<|eot_id|>",
-        "<|eom_id|>",
-        "<end_of_turn>",
-        "<|end|>",
-        "<EOT>",
-        "</s>",
-    )
+    ("<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|end|>", "</s>")
 )
 """Control tokens that end a turn whatever the file's eos_token_id says (files name only one of them)."""
 
@@ -67,22 +53,25 @@ class _Metadata:
 
     def get(self, key: str, kind: type, default: Any = None) -> Any:
         full = self.arch + key if key.startswith(".") else key
-        value = self.file.metadata.get(full)
+        value: Any = self.file.metadata.get(full)
         if value is None:
             return default
-        good = isinstance(value, int | float) if kind is float else isinstance(value, kind)
-        if not good or (isinstance(value, bool) and kind is not bool):
-            raise FileFormatError(f"{self.file.path}: {full}: got {type(value).__name__}, allowed: {kind.__name__}")
+        kinds: tuple[type, ...] = (int, float) if kind is float else (kind,)
+        if isinstance(value, bool) != (kind is bool) or type(value) not in kinds:
+            self.fail(full, type(value).__name__, kind.__name__)
         if kind is float and not math.isfinite(value):
-            raise FileFormatError(f"{self.file.path}: {full}: got {value}, allowed: a finite number")
+            self.fail(full, value, "a finite number")
         return kind(value) if kind in (int, float) else value
+
+    def fail(self, key: str, got: object, allowed: str) -> NoReturn:
+        full = self.arch + key if key.startswith(".") else key
+        raise FileFormatError(f"{self.file.path}: {full}: got {got}, allowed: {allowed}")
 
     def size(self, key: str, default: int | None = None) -> int:
         """A count that must be there (or has a default) and lies in 1 … 2^31."""
         value = self.get(key, int, default)
         if value is None or not 0 < value < 2**31:
-            full = self.arch + key if key.startswith(".") else key
-            raise FileFormatError(f"{self.file.path}: {full}: got {value}, allowed: a whole number from 1 to 2147483647")
+            self.fail(key, value, "a whole number from 1 to 2147483647")
         return int(value)
 
 
@@ -92,10 +81,10 @@ def open_gguf(path: Path) -> Checkpoint:
     arch = file.metadata.get("general.architecture")
     if arch not in ARCHITECTURES:
         allowed = ", ".join(ARCHITECTURES)
-        raise ModelError(f"{path}: general.architecture: got {arch!r}, allowed: {allowed} (others are not supported yet)")
+        raise ModelError(f"{path}: general.architecture: got {arch!r}, allowed: {allowed} (more are not supported yet)")
     meta = _Metadata(file, str(arch))
     if meta.get("split.count", int, 1) > 1:
-        raise ModelError(f"{path}: one part of a split GGUF; join the parts into one file first (llama-gguf-split --merge)")
+        raise ModelError(f"{path}: one part of a split GGUF; join the parts first (llama-gguf-split --merge)")
     config = _config(meta)
     tensors = _tensors(file, config)
     template = meta.get("tokenizer.chat_template", str)
@@ -120,7 +109,7 @@ def _config(meta: _Metadata) -> dict[str, Any]:
     head_dim = meta.size(".attention.key_length", hidden // heads or None)
     value_dim = meta.size(".attention.value_length", head_dim)
     if head_dim != value_dim:
-        raise ModelError(f"{meta.file.path}: attention.value_length: got {value_dim}, allowed: the key length {head_dim}")
+        meta.fail(".attention.value_length", value_dim, f"the key length, {head_dim}")
     rotary = meta.size(".rope.dimension_count", head_dim)
     model_type = meta.arch if not meta.get(".expert_count", int, 0) else meta.arch + " with experts"
     config: dict[str, Any] = {
@@ -168,7 +157,7 @@ def _llama3_scaling(meta: _Metadata, tensor: GGUFTensor, head_dim: int) -> dict[
     """Finds the parameters whose factors are the stored ones: Llama 3.1 to 3.3 differ in `factor` only."""
     count = head_dim // 2
     if tensor.type != "F32" or tensor.shape != (count,):
-        raise ModelError(f"{meta.file.path}: rope_freqs.weight: got {tensor.type} {tensor.shape}, allowed: F32 ({count},)")
+        meta.fail("rope_freqs.weight", f"{tensor.type} {tensor.shape}", f"F32 ({count},)")
     got = struct.unpack(f"<{count}f", tensor.data)
     if all(value == 1.0 for value in got):
         return None
@@ -179,7 +168,7 @@ def _llama3_scaling(meta: _Metadata, tensor: GGUFTensor, head_dim: int) -> dict[
         smooth = min(max((original / wave - low) / (high - low), 0.0), 1.0)
         want = 1 / ((1 - smooth) / factor + smooth)
         if not math.isclose(want, value, rel_tol=1e-4):
-            raise ModelError(f"{meta.file.path}: rope_freqs.weight: got factors that are not Llama 3's, allowed: only those")
+            raise ModelError(f"{meta.file.path}: rope_freqs.weight: got unknown factors, allowed: Llama 3's")
     return {
         "rope_type": "llama3",
         "factor": float(factor),
@@ -230,7 +219,8 @@ def _tensors(file: GGUFFile, config: Mapping[str, Any]) -> dict[str, Tensor]:
         elif config["model_type"] == "llama" and ".k_proj." in name:
             heads = config["num_key_value_heads"]
         if heads and tensor.shape[0] % (2 * heads):
-            raise FileFormatError(f"{file.path}: rows of {tensor.name}: got {tensor.shape[0]}, allowed: a multiple of {2 * heads}")
+            got, allowed = tensor.shape[0], f"a multiple of {2 * heads}"
+            raise FileFormatError(f"{file.path}: rows of {tensor.name}: got {got}, allowed: {allowed}")
         tensors[name] = Tensor(name, tensor.type.lower(), tensor.shape, _Reader(tensor, heads))
     return tensors
 
@@ -243,23 +233,24 @@ class _Reader:
     def __init__(self, tensor: GGUFTensor, heads: int) -> None:
         self.tensor, self.heads = tensor, heads
 
-    def __call__(self) -> NDArray[np.uint8]:
-        import numpy as np
-
-        data = np.frombuffer(self.tensor.data, dtype=np.uint8)
-        if self.heads:
-            rows = self.tensor.shape[0]
-            pairs = data.reshape(self.heads, rows // self.heads // 2, 2, -1)
-            data = np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(-1)
-            data.flags.writeable = False
-        return data
+    def __call__(self) -> bytes | memoryview:
+        data = self.tensor.data
+        if not self.heads:
+            return data
+        rows = self.tensor.shape[0]
+        half, size = rows // self.heads // 2, len(data) // rows
+        return b"".join(
+            data[row * size : (row + 1) * size]
+            for head in range(0, rows, 2 * half)
+            for part in (0, 1)
+            for row in range(head + part, head + 2 * half, 2)
+        )
 
 
 def _content_id(file: GGUFFile) -> bytes:
     first = min((t.offset for t in file.tensors.values()), default=len(file.buffer))
     digest = hashlib.blake2b(file.buffer[:first], digest_size=32)
     digest.update(struct.pack("<Q", len(file.buffer)))
-    samples: Sequence[memoryview] = [t.data[:4096] for t in file.tensors.values()]
-    for sample in samples:
-        digest.update(sample)
+    for tensor in file.tensors.values():
+        digest.update(tensor.data[:4096])
     return digest.digest()
