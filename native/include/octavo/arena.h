@@ -1,0 +1,30 @@
+// Anonymous memory that is address space until it is touched, on 2 MiB pages where the kernel gives them.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace octavo {
+
+class Arena {
+public:
+    // Throws std::bad_alloc when the mapping is refused.
+    explicit Arena(std::size_t nbytes, bool huge = true);
+    ~Arena();
+    Arena(const Arena&) = delete;
+    Arena& operator=(const Arena&) = delete;
+
+    std::uint8_t* data() const { return data_; }
+    std::size_t size() const { return size_; }
+    // Bytes of the mapping that are in memory now.
+    std::size_t resident() const;
+    // Gives the whole pages inside [offset, offset + nbytes) back; they read as zero afterwards.
+    void release(std::size_t offset, std::size_t nbytes);
+
+private:
+    std::uint8_t* data_ = nullptr;
+    std::size_t size_ = 0;
+    std::uint8_t* mapping_ = nullptr;
+    std::size_t mapped_ = 0;
+};
+
+}  // namespace octavo

@@ -1,0 +1,80 @@
+// A team of threads that runs one function at a time. The caller is thread 0.
+//
+//   run(f):    thread 0 ──publish──> f(0) ──join──> returns a status
+//              thread i   (spin ~1 ms, then futex)  f(i)
+//
+// Between busy steps nobody parks; an idle team costs nothing. Waiting is pause, and sched_yield every 64th time, so
+// that a front end on the same cores gets its turn.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace octavo {
+
+class Team {
+public:
+    // `cpus` empty: nobody is pinned. Else thread i > 0 runs on cpus[i % size], thread 0 only where pin_caller.
+    Team(int threads, std::vector<int> cpus, bool pin_caller = false);
+    ~Team();
+    Team(const Team&) = delete;
+    Team& operator=(const Team&) = delete;
+
+    int threads() const { return threads_; }
+    void close();
+
+    // Calls f(context, thread) on every thread, with denormals flushed. An exception in any of them ends up as
+    // std::runtime_error here, after all have left; while one is unwinding the others find `failed()` at barriers.
+    using Function = void (*)(void* context, int thread);
+    void run(Function f, void* context);
+    template <class F>
+    void run(F&& f) {
+        run([](void* context, int thread) { (*static_cast<F*>(context))(thread); }, &f);
+    }
+
+    // Inside run: everybody arrives before anybody leaves. False where some thread failed: return at once then.
+    bool barrier(int thread);
+
+    // Units [0, n) in pieces, balanced over threads, for work that is not part of an Executable. f(first, last, thread).
+    template <class F>
+    void parallel_for(std::int64_t n, std::int64_t piece, F&& f) {
+        std::atomic<std::int64_t> next{0};
+        auto body = [&](int thread) {
+            for (;;) {
+                const std::int64_t first = next.fetch_add(piece, std::memory_order_relaxed);
+                if (first >= n) return;
+                f(first, first + piece < n ? first + piece : n, thread);
+            }
+        };
+        run(body);
+    }
+
+private:
+    struct alignas(64) Padded {
+        std::atomic<std::uint32_t> value{0};
+    };
+    void worker(int thread, int cpu);
+    void guarded(int thread);
+    void wait_for(const std::atomic<std::uint32_t>& word, std::uint32_t old);
+    void fail(const char* what);
+
+    int threads_;
+    bool closed_ = false;
+    Function function_ = nullptr;
+    void* context_ = nullptr;
+    Padded epoch_;             // run number; a change starts a run
+    Padded arrived_;           // barrier: how many have arrived
+    Padded phase_;             // barrier: its number
+    Padded done_;              // workers that left the current run
+    Padded parked_;            // workers asleep on epoch_
+    std::atomic<bool> stop_{false};
+    std::atomic<bool> failed_{false};
+    std::string what_;
+    std::atomic_flag what_lock_ = ATOMIC_FLAG_INIT;
+    std::vector<std::thread> workers_;
+};
+
+}  // namespace octavo

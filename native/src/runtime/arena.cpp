@@ -1,0 +1,46 @@
+#include "octavo/arena.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <new>
+#include <vector>
+
+namespace octavo {
+namespace {
+constexpr std::size_t kHuge = std::size_t{2} << 20;
+}
+
+Arena::Arena(std::size_t nbytes, bool huge) : size_(nbytes) {
+    mapped_ = ((nbytes + kHuge - 1) / kHuge + 1) * kHuge;
+    void* p = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) throw std::bad_alloc();
+    mapping_ = static_cast<std::uint8_t*>(p);
+    const auto address = reinterpret_cast<std::uintptr_t>(mapping_);
+    data_ = mapping_ + ((address + kHuge - 1) / kHuge * kHuge - address);
+    // A refusal only costs speed.
+    if (huge) (void)madvise(data_, mapped_ - static_cast<std::size_t>(data_ - mapping_), MADV_HUGEPAGE);
+}
+
+Arena::~Arena() { munmap(mapping_, mapped_); }
+
+std::size_t Arena::resident() const {
+    const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    std::size_t pages = 0;
+    std::vector<unsigned char> in_memory(kHuge / page);
+    for (std::size_t begin = 0; begin < size_; begin += kHuge) {
+        const std::size_t length = size_ - begin < kHuge ? size_ - begin : kHuge;
+        if (mincore(data_ + begin, length, in_memory.data()) != 0) continue;
+        for (std::size_t i = 0; i < (length + page - 1) / page; i++) pages += in_memory[i] & 1u;
+    }
+    return pages * page;
+}
+
+void Arena::release(std::size_t offset, std::size_t nbytes) {
+    const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    const std::size_t first = (offset + page - 1) / page * page;
+    const std::size_t last = (offset + nbytes) / page * page;
+    if (last > first) (void)madvise(data_ + first, last - first, MADV_DONTNEED);
+}
+
+}  // namespace octavo
