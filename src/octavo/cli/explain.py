@@ -1,0 +1,18 @@
+"""`octavo explain`: what the engine will do with a model, without loading its weights."""
+
+from __future__ import annotations
+
+from octavo.cli.errors import OK
+from octavo.cli.flags import Positional, Spec, parse
+from octavo.config.args import EngineArgs
+
+
+def run(argv: list[str]) -> int:
+    summary = "Print a model's program, its executable, memory, and the cost of a step. No weights are loaded."
+    parsed = parse(Spec("explain", summary, (EngineArgs,), (Positional("model"),)), argv)
+    if parsed is None:
+        return OK
+    from octavo.runner.explain import explain
+
+    print(explain(parsed[EngineArgs]))
+    return OK

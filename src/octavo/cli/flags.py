@@ -1,0 +1,191 @@
+"""Flags from the fields of msgspec Structs: a field's name, type, default and docstring are all a flag needs.
+
+A command names its positionals and its Structs; `parse` gives the Structs back, filled in. Reading flags this way costs
+a millisecond at start, and every mistake is one line: what, got, allowed (docs/decisions, "Flags without a framework").
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from typing import Any, Literal, NamedTuple, TypeVar, Union
+
+import msgspec
+
+from octavo.cli.errors import UsageError
+from octavo.cli.rivals import unknown_flag
+
+S = TypeVar("S", bound=msgspec.Struct)
+_UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+class Positional(NamedTuple):
+    name: str
+    """The field (of any Struct of the command) that it fills."""
+    required: bool = True
+    many: bool = False
+
+
+class Spec(NamedTuple):
+    """A command's line."""
+
+    command: str
+    summary: str
+    structs: tuple[type[msgspec.Struct], ...]
+    positionals: tuple[Positional, ...] = ()
+    notes: str = ""
+
+
+class Flag(NamedTuple):
+    name: str
+    struct: type[msgspec.Struct]
+    type: Any
+    optional: bool
+    many: bool
+    default: Any
+
+    @property
+    def text(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def choices(self) -> tuple[Any, ...] | None:
+        return typing.get_args(self.type) if typing.get_origin(self.type) is Literal else None
+
+    @property
+    def allowed(self) -> str:
+        if self.choices:
+            return " | ".join(map(str, self.choices))
+        if self.type is int and self.name.endswith("_bytes"):
+            return "a number of bytes, as in 512MiB or 2GiB"
+        return {int: "an integer", float: "a number", bool: "true or false"}.get(self.type, "a text")
+
+    @property
+    def placeholder(self) -> str:
+        if self.choices:
+            return "{" + ",".join(map(str, self.choices)) + "}"
+        return {int: "INT", float: "NUMBER"}.get(self.type, "TEXT")
+
+    def read(self, text: str) -> Any:
+        """One value from the command line; `UsageError` says what, got, allowed."""
+        for choice in self.choices or ():
+            if text == str(choice):
+                return choice
+        try:
+            if self.choices:
+                raise ValueError
+            if self.type is int:
+                return _size(text) if self.name.endswith("_bytes") else int(text)
+            if self.type is float:
+                return float(text)
+            if self.type is bool:
+                return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+        except (ValueError, KeyError):
+            raise UsageError(f"{self.text}: got {text!r}, allowed: {self.allowed}") from None
+        return text
+
+
+def _size(text: str) -> int:
+    number = text.rstrip("iBbKkMmGgTt")
+    unit = text[len(number) :].lower().removesuffix("b")
+    return int(float(number) * _UNITS[unit]) if unit else int(number)
+
+
+def flags_of(spec: Spec) -> dict[str, Flag]:
+    """All fields of the command's Structs by name, positionals included."""
+    flags: dict[str, Flag] = {}
+    for struct in spec.structs:
+        hints = typing.get_type_hints(struct)
+        for field in msgspec.structs.fields(struct):
+            kind, optional, many = hints[field.name], False, False
+            if typing.get_origin(kind) in (Union, types.UnionType):
+                inner = [a for a in typing.get_args(kind) if a is not type(None)]
+                kind, optional = inner[0], len(inner) < len(typing.get_args(kind))
+            if typing.get_origin(kind) is tuple:
+                kind, many = typing.get_args(kind)[0], True
+            if field.default_factory is not msgspec.NODEFAULT:
+                default = field.default_factory()
+            else:
+                default = field.default
+            flags[field.name] = Flag(field.name, struct, kind, optional, many, default)
+    return flags
+
+
+def parse(spec: Spec, argv: list[str]) -> dict[type[msgspec.Struct], Any] | None:
+    """Structs by type, filled from `argv`; None when help was asked for (and printed)."""
+    flags = flags_of(spec)
+    taken = {p.name for p in spec.positionals}
+    by_text = {f.text: f for f in flags.values() if f.name not in taken}
+    values: dict[str, Any] = {}
+    loose: list[str] = []
+    words = iter(argv)
+    for word in words:
+        if word in ("-h", "--help"):
+            from octavo.cli.help import help_text
+
+            print(help_text(spec, flags), end="")
+            return None
+        if word == "--":
+            loose.extend(words)
+        elif word.startswith("-") and word != "-" and not _is_number(word):
+            _take_flag(spec, by_text, word, words, values)
+        else:
+            loose.append(word)
+    _take_positionals(spec, flags, loose, values)
+    return {struct: _build(struct, values) for struct in spec.structs}
+
+
+def _is_number(word: str) -> bool:
+    return word[1:2].isdigit()
+
+
+def _take_flag(
+    spec: Spec, by_text: dict[str, Flag], word: str, words: typing.Iterator[str], values: dict[str, Any]
+) -> None:
+    text, given, value = word.partition("=")
+    text = text.replace("_", "-") if text.startswith("--") else text
+    negated = by_text.get("--" + text.removeprefix("--no-")) if text.startswith("--no-") else None
+    flag = by_text.get(text)
+    if flag is None and negated is not None and negated.type is bool and not given:
+        values[negated.name] = False
+        return
+    if flag is None:
+        raise unknown_flag(word.partition("=")[0], list(by_text), command=spec.command)
+    if flag.type is bool and not given:
+        values[flag.name] = True
+        return
+    if not given:
+        following = next(words, None)
+        if following is None or (following.startswith("--") and len(following) > 2):
+            raise UsageError(f"{flag.text}: got nothing, allowed: {flag.allowed}")
+        value = following
+    if flag.many:
+        values[flag.name] = (*values.get(flag.name, ()), flag.read(value))
+    else:
+        values[flag.name] = None if flag.optional and value == "None" else flag.read(value)
+
+
+def _take_positionals(spec: Spec, flags: dict[str, Flag], loose: list[str], values: dict[str, Any]) -> None:
+    left = list(loose)
+    for p in spec.positionals:
+        if p.many:
+            found, left = left, []
+            if found or p.required:
+                values[p.name] = tuple(flags[p.name].read(w) for w in found)
+            if p.required and not found:
+                raise UsageError(f"{spec.command}: {p.name.upper()} is missing; see octavo {spec.command} --help")
+        elif left:
+            values[p.name] = flags[p.name].read(left.pop(0))
+        elif p.required:
+            raise UsageError(f"{spec.command}: {p.name.upper()} is missing; see octavo {spec.command} --help")
+        elif flags[p.name].default is msgspec.NODEFAULT:
+            values[p.name] = ""
+    if left:
+        many = [f.text for f in flags.values() if f.many and values.get(f.name)]
+        advice = f"; repeat {many[0]} before each of its values" if many else ""
+        raise UsageError(f"{spec.command}: unexpected argument {left[0]!r}{advice}")
+
+
+def _build(struct: type[S], values: dict[str, Any]) -> S:
+    names = {f.name for f in msgspec.structs.fields(struct)}
+    return struct(**{k: v for k, v in values.items() if k in names})

@@ -1,0 +1,41 @@
+"""`octavo pull`: fetch a model before it is needed; prints where it lies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from octavo.cli.errors import OK
+from octavo.cli.flags import Positional, Spec, parse
+
+
+class PullFlags(msgspec.Struct, frozen=True, kw_only=True):
+    """Options."""
+
+    model: str
+    """A Hugging Face id, or a name of the catalogue (smollm2). A path is only checked."""
+    revision: str | None = None
+    """Branch, tag or commit of a Hugging Face id."""
+    download_dir: str | None = None
+    """Where fetched models are kept. Default: the user's cache."""
+    offline: bool = False
+    """Never fetch; fail where the model is not at hand."""
+    quiet: bool = False
+    """No progress bar."""
+
+
+def run(argv: list[str]) -> int:
+    spec = Spec("pull", "Fetch a model ahead of its first use. Resumes where it was interrupted.", (PullFlags,))
+    parsed = parse(spec._replace(positionals=(Positional("model"),)), argv)
+    if parsed is None:
+        return OK
+    flags = parsed[PullFlags]
+    from octavo.weights.source import resolve_model
+
+    cache = Path(flags.download_dir) if flags.download_dir else None
+    source = resolve_model(
+        flags.model, cache_dir=cache, revision=flags.revision, offline=flags.offline, progress=not flags.quiet
+    )
+    print(source.path)
+    return OK

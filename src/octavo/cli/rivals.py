@@ -1,0 +1,133 @@
+"""What people type who come from another engine, and what it is called (or why it is not needed) here."""
+
+from __future__ import annotations
+
+from octavo.cli.errors import UsageError
+
+_MODEL = "the model is the first argument: octavo serve PATH"
+_LEN = "here it is --max-model-len; by default the model's own length, or what fits in memory"
+_SEQS = "here it is --max-num-seqs; the context is not divided among sequences, free KV blocks bound them together"
+_CPU = "not needed: this build runs on the CPU"
+_ALWAYS = "not needed: always on"
+_NOT_YET = "not supported yet"
+_KV = "here it is --kv-cache-memory-bytes (as in 2GiB), memory for KV blocks, not a share of a device"
+
+FLAGS: dict[str, str] = {
+    # llama.cpp
+    "-m": _MODEL,
+    "-hf": "a Hugging Face id is the first argument: octavo serve OWNER/NAME",
+    "--hf-repo": "a Hugging Face id is the first argument: octavo serve OWNER/NAME",
+    "-c": _LEN,
+    "--ctx-size": _LEN,
+    "-np": _SEQS,
+    "--parallel": _SEQS,
+    "-ngl": _CPU,
+    "--n-gpu-layers": _CPU,
+    "--gpu-layers": _CPU,
+    "-t": "here it is --threads",
+    "-tb": "here it is --threads; prompts and answers share one team",
+    "--threads-batch": "here it is --threads; prompts and answers share one team",
+    "-b": "here it is --max-num-batched-tokens",
+    "-ub": "here it is --max-num-batched-tokens",
+    "--batch-size": "here it is --max-num-batched-tokens",
+    "--ubatch-size": "here it is --max-num-batched-tokens",
+    "-cb": _ALWAYS,
+    "--cont-batching": _ALWAYS,
+    "-fa": _ALWAYS,
+    "--flash-attn": _ALWAYS,
+    "-ctk": "here it is --kv-cache-dtype",
+    "-ctv": "here it is --kv-cache-dtype",
+    "--cache-type-k": "here it is --kv-cache-dtype",
+    "--cache-type-v": "here it is --kv-cache-dtype",
+    "-a": "here it is --served-model-name",
+    "--alias": "here it is --served-model-name",
+    "-n": "here it is --max-tokens, an option of chat and run and a field of each request",
+    "--n-predict": "here it is --max-tokens, an option of chat and run and a field of each request",
+    "--temp": "here it is --temperature, an option of chat and run and a field of each request",
+    "-p": "the prompt follows the model: octavo run MODEL PROMPT",
+    "--prompt": "the prompt follows the model: octavo run MODEL PROMPT",
+    "-sys": "here it is --system (octavo chat, octavo run)",
+    "--mlock": "not needed: weights are repacked into memory of their own",
+    "--no-mmap": "not needed: weights are repacked into memory of their own",
+    "--jinja": "not needed: the model's own template is used; --chat-template takes a file",
+    "--chat-template-file": "here it is --chat-template",
+    "--embedding": _NOT_YET,
+    "--embeddings": _NOT_YET,
+    "--lora": _NOT_YET,
+    "-md": _NOT_YET,
+    "--model-draft": _NOT_YET,
+    "--metrics": "not needed: /metrics is always there",
+    # Ollama
+    "--num-ctx": _LEN,
+    "--num-parallel": _SEQS,
+    "--num-gpu": _CPU,
+    "--num-thread": "here it is --threads",
+    "--num-predict": "here it is --max-tokens, an option of chat and run and a field of each request",
+    "--keepalive": "not needed: a served model stays loaded",
+    "--verbose": "not needed: chat and run print tokens per second at the end",
+    # vLLM
+    "--model": _MODEL,
+    "--tokenizer": "not supported: the tokenizer is the model's own",
+    "--trust-remote-code": "not supported: code of a model is never run",
+    "--gpu-memory-utilization": _KV,
+    "--swap-space": "not needed: a preempted sequence is computed again",
+    "--enforce-eager": "not needed: nothing is compiled at start",
+    "--device": _CPU,
+    "--load-format": "not needed: GGUF and safetensors are recognised",
+    "--enable-chunked-prefill": _ALWAYS,
+    "--tensor-parallel-size": _NOT_YET,
+    "-tp": _NOT_YET,
+    "--pipeline-parallel-size": _NOT_YET,
+    "--data-parallel-size": _NOT_YET,
+    "--enable-lora": _NOT_YET,
+    "--lora-modules": _NOT_YET,
+    "--speculative-config": _NOT_YET,
+    "--enable-auto-tool-choice": _NOT_YET,
+    "--tool-call-parser": _NOT_YET,
+    "--reasoning-parser": _NOT_YET,
+    "--guided-decoding-backend": _NOT_YET,
+    "--disable-log-requests": "not needed: prompts and answers are never logged",
+    "--no-enable-log-requests": "not needed: prompts and answers are never logged",
+    "--num-gpu-blocks-override": "here it is --num-kv-blocks",
+    "--cpu-offload-gb": _CPU,
+    "--max-seq-len": _LEN,
+    "--max-num-partial-prefills": "not needed: --long-prefill-token-threshold bounds each prompt",
+}
+
+COMMANDS: dict[str, str] = {
+    "list": "models are where you keep them; fetched ones in the user's cache (octavo pull prints the path)",
+    "ls": "models are where you keep them; fetched ones in the user's cache (octavo pull prints the path)",
+    "ps": "each server runs one model; see GET /v1/models and /metrics of it",
+    "rm": "delete the file; octavo pull MODEL prints where it is",
+    "stop": "press Ctrl-C in the server's terminal, or send it SIGTERM: it drains",
+    "create": "not needed: a .gguf file or a Hugging Face directory is served as it is",
+    "show": "here it is octavo explain MODEL",
+    "complete": "here it is octavo run MODEL PROMPT",
+    "run-batch": "here it is octavo run MODEL --input FILE --output FILE",
+    "bench": _NOT_YET + "; bench/load.py of the repository loads a running server",
+    "download": "here it is octavo pull MODEL",
+}
+
+
+def unknown_flag(flag: str, known: list[str], *, command: str) -> UsageError:
+    """The error for a flag that `command` does not have, with the best advice there is."""
+    if flag in FLAGS and flag not in known:
+        return UsageError(f"{command} has no {flag}: {FLAGS[flag]}")
+    near = _near(flag, known)
+    advice = f"did you mean {near}?" if near else f"see octavo {command} --help"
+    return UsageError(f"{command} has no {flag}: {advice}")
+
+
+def unknown_command(name: str, known: list[str]) -> UsageError:
+    if name in COMMANDS:
+        return UsageError(f"no command {name!r}: {COMMANDS[name]}")
+    near = _near(name, known)
+    advice = f"did you mean {near}?" if near else f"allowed: {', '.join(known)}"
+    return UsageError(f"no command {name!r}: {advice}")
+
+
+def _near(word: str, known: list[str]) -> str | None:
+    import difflib
+
+    found = difflib.get_close_matches(word, known, n=1, cutoff=0.65)
+    return found[0] if found else None

@@ -1,0 +1,30 @@
+"""`octavo serve`: the OpenAI-compatible server."""
+
+from __future__ import annotations
+
+from octavo.cli.errors import OK
+from octavo.cli.flags import Positional, Spec, parse
+from octavo.config.args import EngineArgs
+from octavo.config.server import ServerConfig
+
+NOTES = """\
+example: octavo serve smollm2 --port 8080 --max-num-seqs 32
+         curl http://127.0.0.1:8080/v1/models
+SIGTERM or Ctrl-C drains: open requests finish within --grace-seconds.
+"""
+
+
+def run(argv: list[str]) -> int:
+    spec = Spec(
+        "serve",
+        "Serve a model over an OpenAI-compatible HTTP API.",
+        (EngineArgs, ServerConfig),
+        (Positional("model"),),
+        NOTES,
+    )
+    parsed = parse(spec, argv)
+    if parsed is None:
+        return OK
+    from octavo.server.run import serve
+
+    return serve(parsed[EngineArgs], parsed[ServerConfig])

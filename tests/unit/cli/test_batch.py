@@ -1,0 +1,170 @@
+"""JSONL runs against an engine stand-in: order, errors a line, resuming, exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.cli import batch, run
+from octavo.cli.errors import OK, SOME_FAILED, UsageError
+from octavo.config.args import EngineArgs
+from octavo.errors import EngineDead, InvalidRequest, PromptTooLong, QueueFull
+from octavo.types import Completion, FinishReason, RequestOutput, SamplingParams
+
+
+class Engine:
+    """Says the prompt back, later lines sooner; knows a few prompts that fail."""
+
+    chat_template: object | None = object()
+    default_sampling: dict[str, Any] = {"temperature": 0.5}
+
+    def __init__(self) -> None:
+        self.params: list[SamplingParams] = []
+        self.answered = 0
+        self.full = 0
+
+    def render_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+        if "content" not in messages[-1]:
+            raise InvalidRequest("content is missing", param="messages")
+        return [ord(c) for c in messages[-1]["content"]]
+
+    async def generate(self, prompt: str | Sequence[int], params: SamplingParams) -> AsyncIterator[RequestOutput]:
+        text = prompt if isinstance(prompt, str) else "".join(map(chr, prompt))
+        if text == "long":
+            raise PromptTooLong("9 tokens, allowed: 8")
+        if text == "dead":
+            raise EngineDead("the engine died")
+        if text == "full" and not self.full:
+            self.full += 1
+            raise QueueFull("full", retry_after=0)
+        self.params.append(params)
+        await asyncio.sleep(0.02 / (1 + self.answered))
+        self.answered += 1
+        outputs = [
+            Completion(i, text.upper(), [1, 2], FinishReason.STOP, error="bad logits" if text == "nan" else None)
+            for i in range(params.n)
+        ]
+        yield RequestOutput("r", None, [1, 2, 3], outputs, False)
+        yield RequestOutput("r", None, [1, 2, 3], outputs, True, num_cached_tokens=1)
+
+
+@pytest.fixture
+def llm(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    engine = Engine()
+
+    @asynccontextmanager
+    async def start(_: EngineArgs) -> AsyncIterator[Engine]:
+        yield engine
+
+    monkeypatch.setattr(batch, "engine", start)
+    monkeypatch.setattr(run, "engine", start)
+    return engine
+
+
+def answer(path: Path, out: Path | None, *lines: object, resume: bool = False, seqs: int = 4) -> int:
+    path.write_text("".join((x if isinstance(x, str) else json.dumps(x)) + "\n" for x in lines))
+    job = batch.Job(str(path), str(out) if out else None, resume, False, None, True, {"max_tokens": 7})
+    return asyncio.run(batch.run_batch(EngineArgs(model="m", max_num_seqs=seqs), job))
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_order_fields_and_defaults(tmp_path: Path, llm: Engine) -> None:
+    out = tmp_path / "out"
+    lines: list[object] = [{"id": i, "prompt": f"p{i}", "seed": i} for i in range(30)]
+    assert answer(tmp_path / "in", out, *lines) == OK
+    found = records(out)
+    assert [r["line"] for r in found] == list(range(30))
+    assert [r["id"] for r in found] == list(range(30))
+    assert found[4]["text"] == "P4"
+    assert found[4]["finish_reason"] == "stop"
+    assert found[4]["usage"] == {"prompt_tokens": 3, "cached_tokens": 1, "completion_tokens": 2}
+    assert all(p.max_tokens == 7 and p.temperature == 0.5 for p in llm.params)
+
+
+def test_every_kind_of_line(tmp_path: Path, llm: Engine) -> None:
+    out = tmp_path / "out"
+    body = {"model": "x", "messages": [{"role": "user", "content": "d"}]}
+    code = answer(
+        tmp_path / "in",
+        out,
+        {"prompt": "a"},
+        "",
+        {"prompt": [98]},
+        {"messages": [{"role": "user", "content": "c"}], "n": 2},
+        {"custom_id": "z", "method": "POST", "url": "/v1/chat/completions", "body": body},
+        {"prompt": "full"},
+    )
+    assert code == OK
+    assert [r["text"] for r in records(out)] == ["A", "B", ["C", "C"], "D", "FULL"]
+    assert records(out)[3]["id"] == "z"
+
+
+def test_errors_stay_in_their_line(tmp_path: Path, llm: Engine) -> None:
+    out = tmp_path / "out"
+    bad: list[object] = [
+        "not json",
+        "[1]",
+        {},
+        {"prompt": "a", "messages": []},
+        {"prompt": 3},
+        {"messages": "hi"},
+        {"messages": [{"role": "user"}]},
+        {"prompt": "a", "temprature": 1},
+        {"prompt": "a", "temperature": -1},
+        {"prompt": "long"},
+        {"prompt": "nan"},
+        {"body": 3},
+    ]
+    assert answer(tmp_path / "in", out, *bad, {"prompt": "good"}) == SOME_FAILED
+    found = records(out)
+    assert all("error" in r and "text" not in r for r in found[:-1])
+    assert found[-1]["text"] == "GOOD"
+    assert "temprature" in found[7]["error"]["message"]
+    assert found[9]["error"]["type"] == "invalid_request_error"
+
+
+def test_resume_after_a_dead_engine(tmp_path: Path, llm: Engine) -> None:
+    out = tmp_path / "out"
+    lines: list[object] = [{"prompt": "a"}, "broken", {"prompt": "c"}, {"prompt": "dead"}, {"prompt": "e"}]
+    with pytest.raises(EngineDead):
+        answer(tmp_path / "in", out, *lines, seqs=1)
+    assert len(records(out)) == 3
+    with out.open("a") as file:
+        file.write('{"line":3,"te')  # cut in the middle of a write
+    lines[3] = {"prompt": "d"}
+    before = llm.answered
+    assert answer(tmp_path / "in", out, *lines, resume=True) == SOME_FAILED  # the broken line still counts
+    assert [r.get("text") for r in records(out)] == ["A", None, "C", "D", "E"]
+    assert llm.answered == before + 2
+
+
+def test_an_output_is_never_overwritten_by_accident(tmp_path: Path, llm: Engine) -> None:
+    out = tmp_path / "out"
+    out.write_text("precious\n")
+    for resume in (False, True):
+        with pytest.raises(UsageError):
+            answer(tmp_path / "in", out, {"prompt": "a"}, resume=resume)
+    assert out.read_text() == "precious\n"
+    with pytest.raises(UsageError):
+        answer(tmp_path / "in", None, {"prompt": "a"}, resume=True)
+
+
+def test_one_prompt(llm: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    with pytest.raises(UsageError, match="empty"):
+        run.run(["m"])
+    monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe"))
+    assert run.run(["m"]) == OK
+    assert run.run(["m", "hello", "--temperature", "0"]) == OK
+    assert [p.temperature for p in llm.params] == [0.5, 0.0]
+    assert capsys.readouterr().out.count("\n") == 2
