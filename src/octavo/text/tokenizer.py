@@ -1,0 +1,287 @@
+"""Text <-> token ids, on the `tokenizers` package, built by our own code from GGUF metadata or a tokenizer.json.
+
+Encoding is the package's. Decoding is ours, by bytes: a token *is* a byte string, a text is their concatenation decoded as
+UTF-8, and so a stream of tokens decodes in O(1) a token (detokenize.py) and always adds up to the whole.
+
+A *control* token is one the tokenizer marks as special, or an added token that looks like a marker (`<|…|>`). Text becomes
+control tokens only with parse_special=True: typed by a user, `<|im_end|>` is eleven plain characters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from octavo.errors import InvalidRequest, ModelError
+from octavo.text.byte_level import byte_of_char
+from octavo.text.pretokenizers import PreTokenizer, find, install
+
+if TYPE_CHECKING:
+    from tokenizers import AddedToken
+    from tokenizers import Tokenizer as Backend
+
+MARKER = re.compile(r"<[|｜].*[|｜]>", re.DOTALL)
+BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
+"""Token types of tokenizer.ggml.token_type."""
+
+
+class Tokenizer:
+    """One model's tokenizer. Immutable and safe to share between threads."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        alphabet: str,
+        strip_start: bool = False,
+        bos_id: int | None,
+        eos_ids: Sequence[int],
+        add_bos: bool,
+    ) -> None:
+        """`alphabet`: how token strings spell bytes: "bytes" (byte-level BPE) or "metaspace" (▁ is a space, <0x0A> a byte).
+        `strip_start`: a decoded text loses one leading space."""
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        self._alphabet, self._byte_of_char = alphabet, byte_of_char()
+        self.strip_start = strip_start
+        self.vocab_size: int = max(backend.get_vocab_size(), *(i + 1 for i in backend.get_added_tokens_decoder()), 0)
+        """One above the highest token id. A model's embedding may have more rows (padding)."""
+        self.bos_id, self.eos_ids, self.add_bos = bos_id, tuple(eos_ids), add_bos
+        self._added = {i: token.content for i, token in backend.get_added_tokens_decoder().items()}
+        self.control: Mapping[int, AddedToken] = {
+            i: token for i, token in backend.get_added_tokens_decoder().items() if _is_control(token)
+        }
+        """Id -> added token (content, lstrip, rstrip) of every control token."""
+        self.special_ids = frozenset(self.control) | frozenset(eos_ids)
+        """Left out of decoded text by default."""
+        self._plain = _without_control(backend)
+        self._bytes: list[bytes | None] = [None] * self.vocab_size
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any]) -> Tokenizer:
+        """From a checkpoint's `tokenizer_spec`. Raises ModelError."""
+        if spec["format"] == "gguf":
+            return cls.from_gguf(spec["metadata"], eos_ids=spec.get("eos_ids"))
+        return cls.from_json(spec["tokenizer_json"], spec.get("tokenizer_config"), spec.get("config"))
+
+    @classmethod
+    def from_gguf(cls, metadata: Mapping[str, object], *, eos_ids: Sequence[int] | None = None) -> Tokenizer:
+        """From the `tokenizer.*` keys of a GGUF file. Raises ModelError (another kind of vocabulary, unknown pre-tokenizer)."""
+        model = metadata.get("tokenizer.ggml.model")
+        if model != "gpt2":
+            raise ModelError(
+                f"tokenizer.ggml.model: got {model!r}, allowed: 'gpt2' (byte-level BPE; more are not supported yet)"
+            )
+        rule = find(str(metadata.get("tokenizer.ggml.pre", "default")))
+        backend = _bpe(metadata, rule)
+        if eos_ids is None:
+            eos = (_token_id(metadata.get(f"tokenizer.ggml.{key}_token_id")) for key in ("eos", "eot"))
+            eos_ids = sorted({i for i in eos if i is not None})
+        return cls(
+            backend,
+            alphabet="bytes",
+            bos_id=_token_id(metadata.get("tokenizer.ggml.bos_token_id")),
+            eos_ids=eos_ids,
+            add_bos=bool(metadata.get("tokenizer.ggml.add_bos_token", rule.add_bos)),
+        )
+
+    @classmethod
+    def from_json(
+        cls,
+        tokenizer_json: bytes,
+        tokenizer_config: Mapping[str, Any] | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> Tokenizer:
+        """From the bytes of a tokenizer.json, with what tokenizer_config.json and the checkpoint's config say about BOS and EOS.
+        Raises ModelError."""
+        from tokenizers import Tokenizer as Backend
+
+        try:
+            head = msgspec.json.decode(tokenizer_json, type=_Head)
+            backend = Backend.from_str(str(tokenizer_json, "utf-8"))
+        except Exception as error:  # the package raises bare Exception
+            raise ModelError(f"tokenizer.json: {error}") from None
+        alphabet, strip_start = _decoding(head.decoder)
+        settings, numbers = tokenizer_config or {}, config or {}
+        bos_text = _content(settings.get("bos_token"))
+        bos_id = backend.token_to_id(bos_text) if bos_text else _token_id(numbers.get("bos_token_id"))
+        leading = backend.encode("", add_special_tokens=True).ids[:1]
+        add_bos = settings.get("add_bos_token")
+        if not isinstance(add_bos, bool):
+            add_bos = bos_id is not None and leading == [bos_id]
+        eos = numbers.get("eos_token_id")
+        eos_ids = [eos] if isinstance(eos, int) else list(eos or ())
+        eos_text = _content(settings.get("eos_token"))
+        named = backend.token_to_id(eos_text) if eos_text else None
+        if named is not None and named not in eos_ids:
+            eos_ids.append(named)
+        return cls(
+            backend,
+            alphabet=alphabet,
+            strip_start=strip_start,
+            bos_id=bos_id,
+            eos_ids=eos_ids,
+            add_bos=add_bos and bos_id is not None,
+        )
+
+    def encode(self, text: str, *, add_bos: bool | None = None, parse_special: bool = False) -> list[int]:
+        """Token ids of `text`. `add_bos`: None does what the model's tokenizer does; a BOS is never doubled. Raises
+        InvalidRequest for text that is not Unicode (lone surrogates)."""
+        backend = self._backend if parse_special else self._plain
+        try:
+            ids: list[int] = backend.encode(text, add_special_tokens=False).ids
+        except (UnicodeEncodeError, TypeError):
+            raise InvalidRequest("text: got a string with lone surrogates, allowed: valid Unicode") from None
+        bos = self.bos_id
+        if (self.add_bos if add_bos is None else add_bos) and bos is not None and ids[:1] != [bos]:
+            ids.insert(0, bos)
+        return ids
+
+    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of `ids`. Bytes that are not UTF-8 become U+FFFD; ids outside the vocabulary are empty."""
+        skip = self.special_ids if skip_special_tokens else frozenset[int]()
+        data = b"".join([self.token_bytes(i) for i in ids if i not in skip])
+        text = data.decode("utf-8", "replace")
+        return text[1:] if self.strip_start and text.startswith(" ") else text
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes a token stands for; empty for an id outside the vocabulary."""
+        if not 0 <= token_id < self.vocab_size:
+            return b""
+        data = self._bytes[token_id]
+        if data is None:
+            data = self._bytes[token_id] = self._spell(token_id)
+        return data
+
+    def token_text(self, token_id: int) -> str:
+        """A token alone, for showing (half a character shows as U+FFFD)."""
+        return self.token_bytes(token_id).decode("utf-8", "replace")
+
+    def token_id(self, text: str) -> int | None:
+        """The id of a token written exactly so in the vocabulary (`<|im_end|>`), or None."""
+        found: int | None = self._backend.token_to_id(text)
+        return found
+
+    def _spell(self, token_id: int) -> bytes:
+        if token_id in self._added:
+            return self._added[token_id].encode()
+        text = self._backend.id_to_token(token_id)
+        if text is None:
+            return b""
+        if self._alphabet == "bytes":
+            table = self._byte_of_char
+            try:
+                return bytes([table[char] for char in text])
+            except KeyError:
+                return str(text).encode()
+        byte = BYTE.fullmatch(text)
+        if byte:
+            return bytes([int(byte[1], 16)])
+        return str(text).replace("▁", " ").encode()
+
+
+class _Head(msgspec.Struct):
+    """The part of a tokenizer.json that decides how tokens spell bytes."""
+
+    decoder: dict[str, Any] | None = None
+
+
+def _decoding(decoder: dict[str, Any] | None) -> tuple[str, bool]:
+    """(alphabet, strip_start) of a tokenizer.json's decoder."""
+    steps = decoder.get("decoders", [decoder]) if decoder else []
+    kinds = [step.get("type") for step in steps if isinstance(step, dict)]
+    if kinds == ["ByteLevel"]:
+        return "bytes", False
+    if set(kinds) <= {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"} and {"Replace", "Metaspace"} & set(
+        kinds
+    ):
+        strips = any(
+            (s.get("type") == "Strip" and s.get("start") == 1)
+            or (s.get("type") == "Metaspace" and s.get("prepend_scheme", "always") != "never")
+            for s in steps
+        )
+        return "metaspace", strips
+    got = ", ".join(map(str, kinds)) or "none"
+    raise ModelError(f"tokenizer.json: decoder: got {got}, allowed: ByteLevel, or Metaspace with byte fallback")
+
+
+def _bpe(metadata: Mapping[str, object], rule: PreTokenizer) -> Backend:
+    from tokenizers import AddedToken, models
+    from tokenizers import Tokenizer as Backend
+
+    tokens, merges = (_strings(metadata, f"tokenizer.ggml.{key}") for key in ("tokens", "merges"))
+    kinds = metadata.get("tokenizer.ggml.token_type", ())
+    types = list(kinds) if isinstance(kinds, Sequence) else []
+    if types and len(types) != len(tokens):
+        raise ModelError(f"tokenizer.ggml.token_type: got {len(types)} entries, allowed: {len(tokens)}, one a token")
+    vocab = dict(zip(tokens, range(len(tokens)), strict=True))
+    if len(vocab) != len(tokens):
+        raise ModelError(
+            f"tokenizer.ggml.tokens: got {len(tokens) - len(vocab)} doubled entries, allowed: each token once"
+        )
+    try:
+        pairs: list[Any] = [tuple(merge.split(" ")) for merge in merges]
+        backend = Backend(models.BPE(vocab=vocab, merges=pairs, ignore_merges=rule.ignore_merges))
+    except Exception as error:  # the package raises bare Exception
+        raise ModelError(f"tokenizer.ggml.merges: {error}") from None
+    install(rule, backend)
+    added = [
+        (text, kind) for text, kind in zip(tokens, types, strict=False) if kind in (UNKNOWN, CONTROL, USER_DEFINED)
+    ]
+    special = [AddedToken(text, special=True, normalized=False) for text, kind in added if kind != USER_DEFINED]
+    backend.add_special_tokens(special)
+    backend.add_tokens([AddedToken(text, normalized=False) for text, kind in added if kind == USER_DEFINED])
+    return backend
+
+
+def _strings(metadata: Mapping[str, object], key: str) -> list[str]:
+    value = metadata.get(key)
+    items = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else []
+    if not items or not isinstance(items[0], str):
+        raise ModelError(f"{key}: got {type(value).__name__}, allowed: a list of strings")
+    return items
+
+
+def _token_id(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _content(value: object) -> str | None:
+    """A token in tokenizer_config.json: a string, or a dict with its content."""
+    if isinstance(value, Mapping):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
+
+
+def _is_control(token: AddedToken) -> bool:
+    return bool(token.special) or MARKER.fullmatch(token.content) is not None
+
+
+def _without_control(backend: Backend) -> Backend:
+    """The same tokenizer, deaf to control tokens. Model, normalizer and pre-tokenizer are shared, not copied."""
+    from tokenizers import AddedToken
+    from tokenizers import Tokenizer as Backend
+
+    plain = Backend(backend.model)
+    if backend.normalizer is not None:
+        plain.normalizer = backend.normalizer
+    if backend.pre_tokenizer is not None:
+        plain.pre_tokenizer = backend.pre_tokenizer
+    # All of them, in order of id, so that each gets its id again.
+    for _, token in sorted(backend.get_added_tokens_decoder().items()):
+        copy = AddedToken(
+            token.content,
+            single_word=token.single_word,
+            lstrip=token.lstrip,
+            rstrip=token.rstrip,
+            normalized=token.normalized,
+            special=_is_control(token),
+        )
+        (plain.add_special_tokens if copy.special else plain.add_tokens)([copy])
+    plain.encode_special_tokens = True
+    return plain
