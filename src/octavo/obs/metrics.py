@@ -1,7 +1,7 @@
 """Every metric, declared once.
 
 Values are plain numbers that only the event loop touches, so an observation costs a tenth of a microsecond and needs no
-lock; prometheus-client formats them when somebody scrapes. Counters get the suffix `_total` there, as dashboards expect.
+lock; prometheus-client formats them when somebody scrapes, and gives counters the suffix `_total`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
+Kind = Literal["counter", "gauge"]
+
 PREFIX = "octavo:"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-_LATENCY = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
+_LATENCY = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0)
 _TOKEN_GAP = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0)
 _REQUEST = (0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 60.0, 120.0, 240.0, 480.0, 960.0)
 _STEP_TOKENS = (1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0)
@@ -27,7 +29,7 @@ class Value:
 
     __slots__ = ("name", "help", "kind", "label", "value", "by_label")
 
-    def __init__(self, name: str, help: str, kind: Literal["counter", "gauge"], *, label: str | None = None) -> None:
+    def __init__(self, name: str, help: str, kind: Kind, *, label: str | None = None) -> None:
         self.name, self.help, self.kind, self.label = name, help, kind, label
         self.value = 0.0
         self.by_label: dict[str, float] = {}
@@ -62,6 +64,12 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
+    @property
+    def mean(self) -> float:
+        """0 before the first observation."""
+        count = sum(self.counts)
+        return self.sum / count if count else 0.0
+
 
 class Info:
     """A gauge that is always 1 and whose labels are the message."""
@@ -78,18 +86,19 @@ class Metrics:
 
     def __init__(self, *, prefix: str = PREFIX, model: str = "") -> None:
         self.prefix, self.model = prefix, model
-        gauge, counter = "gauge", "counter"
+        gauge: Kind = "gauge"
+        counter: Kind = "counter"
         self.running = Value("num_requests_running", "Sequences in the running batch.", gauge)
         self.waiting = Value("num_requests_waiting", "Sequences waiting for their first step.", gauge)
         self.kv_usage = Value("kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", gauge)
-        self.kv_waste = Value("kv_cache_waste_perc", "Allocated KV slots that hold no token, share of allocated, 0 to 1.", gauge)
+        self.kv_waste = Value("kv_cache_waste_perc", "Mean share of held KV slots without a token, 0 to 1.", gauge)
         self.prefix_queries = Value("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", counter)
         self.prefix_hits = Value("prefix_cache_hits", "Prompt tokens found in the prefix cache.", counter)
         self.preemptions = Value("num_preemptions", "Sequences preempted.", counter)
         self.prompt_tokens = Value("prompt_tokens", "Prompt tokens of requests that gave a first token.", counter)
         self.generation_tokens = Value("generation_tokens", "Tokens generated.", counter)
         self.success = Value("request_success", "Requests ended, by reason.", counter, label="finished_reason")
-        self.rejections = Value("admission_rejections", "Requests refused at intake, by reason.", counter, label="reason")
+        self.rejections = Value("admission_rejections", "Requests refused, by reason.", counter, label="reason")
         self.drafts = Value("spec_decode_num_drafts", "Times tokens were drafted.", counter)
         self.draft_tokens = Value("spec_decode_num_draft_tokens", "Tokens drafted.", counter)
         self.accepted_tokens = Value("spec_decode_num_accepted_tokens", "Drafted tokens accepted.", counter)

@@ -1,0 +1,92 @@
+"""From arguments to an engine ready to step. What needs NumPy is named by strings, so that nothing here reaches it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from octavo.config.args import EngineArgs
+from octavo.config.resolve import EngineConfig, resolve
+from octavo.engine.core import EngineCore
+from octavo.engine.fake import fake_facts, fake_front
+from octavo.engine.messages import Front
+from octavo.executor import Executor, load_executor
+from octavo.facts import Facts
+from octavo.obs.log import get_logger
+from octavo.sched.scheduler import Scheduler
+
+log = get_logger(__name__)
+
+OnProgress = Callable[[str, float], None]
+"""(phase, fraction of it)."""
+
+RESOLVE_MODEL = "octavo.weights.source:resolve_model"
+OPEN_CHECKPOINT = "octavo.weights.checkpoint:open_checkpoint"
+
+
+@dataclass(slots=True, kw_only=True)
+class Engine:
+    """A built engine and what there is to know of it."""
+
+    core: EngineCore
+    facts: Facts
+    config: EngineConfig
+
+
+def _by_name(target: str) -> Any:
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def open_front(args: EngineArgs) -> tuple[EngineArgs, Front]:
+    """Find the model (fetching it if need be) and read what the front half needs of it; no weights.
+
+    Returns the arguments with the model as a path, so that it is looked up once. Raises FetchError, ModelError.
+    """
+    if args.executor == "fake":
+        return args, fake_front(args)
+    source = _by_name(RESOLVE_MODEL)(
+        args.model, cache_dir=args.download_dir, revision=args.revision, offline=args.offline
+    )
+    checkpoint = _by_name(OPEN_CHECKPOINT)(source.path)
+    front = Front(
+        name=source.name,
+        tokenizer_spec=checkpoint.tokenizer_spec,
+        chat_template=checkpoint.chat_template,
+        generation_config=checkpoint.generation_config,
+    )
+    found = msgspec.structs.replace(
+        args, model=str(source.path), served_model_name=args.served_model_name or (source.name,)
+    )
+    return found, front
+
+
+def build_engine(args: EngineArgs, *, on_progress: OnProgress | None = None) -> Engine:
+    """Load the model of `args` and put a scheduler over it.
+
+    Raises ConfigError, DoesNotFit, ModelError, FetchError; nothing stays behind.
+    """
+    make = load_executor(args.executor)
+    executor: Executor = make(fake_facts(args)) if args.executor == "fake" else make(args, on_progress=on_progress)
+    try:
+        facts = executor.facts
+        config = resolve(args, facts)
+        core = EngineCore(Scheduler(config.scheduler, facts), executor, depth=config.depth)
+    except BaseException:
+        executor.close()
+        raise
+    log.info(
+        "%s (%s): %d KV blocks of %d positions, longest sequence %d, up to %d sequences and %d tokens a step",
+        config.model_names[0],
+        facts.architecture,
+        facts.num_blocks - 1,
+        facts.block_size,
+        config.max_model_len,
+        config.max_num_seqs,
+        config.max_num_batched_tokens,
+    )
+    return Engine(core=core, facts=facts, config=config)

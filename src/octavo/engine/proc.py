@@ -1,0 +1,186 @@
+"""The engine process: `python -m octavo.engine.proc ADDRESS`, started by `remote.ProcClient` and by nobody else.
+
+    wait until there is a message or work
+    take every message that has come
+    run one step, send what it gave, and only then plan the next
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import zmq
+
+from octavo.engine.build import build_engine, open_front
+from octavo.engine.messages import (
+    Abort,
+    Add,
+    Failed,
+    Opened,
+    Progress,
+    Ready,
+    ResetPrefixCache,
+    Start,
+    Stop,
+    Up,
+    decode_down,
+    encode,
+)
+from octavo.engine.stepper import Stepper
+from octavo.errors import OctavoError
+from octavo.obs import log as obs_log
+
+log = obs_log.get_logger(__name__)
+
+COLLECT_EVERY = 2000
+"""Steps between collections of young garbage while busy; the rest is collected when idle."""
+QUIET = 0.25
+"""Longest time, in seconds, that a busy engine without outputs (a long prompt) keeps its snapshot to itself."""
+PROGRESS_STEP = 0.02
+
+
+class EngineProcess:
+    """The loop between a socket and a core."""
+
+    def __init__(self, socket: zmq.Socket[bytes], wake: int, stepper: Stepper) -> None:
+        """`wake` is a descriptor that becomes readable when a signal has come."""
+        self._socket, self._stepper = socket, stepper
+        self._poller = zmq.Poller()
+        self._poller.register(socket, zmq.POLLIN)
+        self._poller.register(wake, zmq.POLLIN)
+        self.stopping = False
+
+    def run(self) -> None:
+        """Until told to stop."""
+        stepper, steps, spoke = self._stepper, 0, 0.0
+        while True:
+            if not stepper.has_work:
+                gc.collect()
+                self._poller.poll()  # blocks: an idle engine costs nothing
+            elif stepper.stalled:
+                self._poller.poll(1)
+            self._intake()
+            if self.stopping:
+                return
+            message = stepper.step()
+            if message is None:
+                # An abort may have emptied the engine: those who watch should see it.
+                self._send(stepper.idle_message())
+                continue
+            now = time.monotonic()
+            if message.outputs or message.refused or now - spoke > QUIET or not stepper.has_work:
+                self._send(message)
+                spoke = now
+            else:
+                stepper.keep(message)
+            steps += 1
+            if steps % COLLECT_EVERY == 0:
+                gc.collect(0)
+
+    def _intake(self) -> None:
+        """Take every message that has come, in order."""
+        while not self.stopping:
+            try:
+                data = self._socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            match decode_down(data):
+                case Add(requests=requests):
+                    self._stepper.add(requests)
+                case Abort(seq_ids=seq_ids):
+                    self._stepper.abort(seq_ids)
+                case ResetPrefixCache():
+                    self._stepper.core.scheduler.reset_prefix_cache()
+                case Stop():
+                    self.stopping = True
+                case Start():
+                    raise OctavoError("started twice")
+
+    def _send(self, message: Up) -> None:
+        self._socket.send(encode(message))
+
+
+def _die_with_parent(directory: Path) -> None:
+    """Our standard input is a pipe whose other end only the parent holds: it ends when the parent does."""
+
+    def watch() -> None:
+        while os.read(0, 64):
+            pass
+        shutil.rmtree(directory, ignore_errors=True)
+        os._exit(0)
+
+    threading.Thread(target=watch, name="octavo-parent", daemon=True).start()
+
+
+class _Progress:
+    """Sends progress, but not every percent of a percent."""
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self._socket = socket
+        self._phase, self._fraction = "", -1.0
+
+    def __call__(self, phase: str, fraction: float) -> None:
+        if phase != self._phase or fraction >= self._fraction + PROGRESS_STEP or fraction >= 1.0:
+            self._phase, self._fraction = phase, fraction
+            self._socket.send(encode(Progress(phase, fraction)))
+
+
+def _serve(socket: zmq.Socket[bytes]) -> None:
+    """Handshake, load, loop."""
+    start = decode_down(socket.recv())
+    assert isinstance(start, Start)
+    obs_log.configure(start.log_level, part="engine")
+    args, front = open_front(start.args)
+    socket.send(encode(Opened(front)))
+    del front
+    engine = build_engine(args, on_progress=_Progress(socket))
+    try:
+        read, write = os.pipe()
+        for end in (read, write):
+            os.set_blocking(end, False)
+        process = EngineProcess(socket, read, Stepper(engine.core))
+
+        def stop(number: int, frame: object) -> None:
+            process.stopping = True
+
+        signal.signal(signal.SIGTERM, stop)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        socket.send(encode(Ready(engine.facts, engine.config, engine.core.stats())))
+        process.run()
+    finally:
+        engine.core.close()
+
+
+def main(address: str) -> int:
+    """Exit code: 0 after Stop or SIGTERM, 1 after an error, which was sent before."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it may want to drain
+    _die_with_parent(Path(address.removeprefix("ipc://")).parent)
+    context = zmq.Context(io_threads=1)
+    socket: zmq.Socket[bytes] = context.socket(zmq.PAIR)
+    socket.set_hwm(0)
+    socket.connect(address)
+    code = 0
+    try:
+        _serve(socket)
+    except Exception as error:
+        expected = isinstance(error, OctavoError)
+        log.log(logging.DEBUG if expected else logging.ERROR, "the engine ends: %s", error, exc_info=True)
+        socket.send(encode(Failed.of(error)))
+        code = 1
+    context.destroy(linger=1000)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,296 @@
+"""The engine in a process of its own, seen from the front half."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import zmq
+
+import octavo
+from octavo.config.args import EngineArgs
+from octavo.engine.messages import (
+    Abort,
+    Add,
+    Down,
+    EngineStats,
+    Failed,
+    Front,
+    Opened,
+    Outputs,
+    Progress,
+    Ready,
+    ResetPrefixCache,
+    Start,
+    Stop,
+    Up,
+    decode_up,
+    encode,
+)
+from octavo.errors import EngineDead
+from octavo.obs.log import get_logger
+from octavo.types import Request
+
+log = get_logger(__name__)
+
+MAX_SOCKET_DIR = 80
+"""A unix socket's path has at most 107 bytes."""
+DRAIN = 64
+"""Messages handled in one turn of the event loop."""
+
+
+def _private_dir() -> Path:
+    """A new directory only this user may enter (0700)."""
+    path = tempfile.mkdtemp(prefix="octavo-")
+    if len(path) > MAX_SOCKET_DIR:
+        os.rmdir(path)
+        path = tempfile.mkdtemp(prefix="octavo-", dir="/tmp")
+    return Path(path)
+
+
+def _spawn(address: str) -> subprocess.Popen[bytes]:
+    """Start by exec. The engine sees our death as the end of its standard input.
+
+    It has a session of its own, so that Ctrl-C in a terminal reaches only us and we can drain.
+    """
+    root = str(Path(octavo.__file__).resolve().parent.parent)
+    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "octavo.engine.proc", address],
+        stdin=subprocess.PIPE,
+        stdout=2,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))},
+        start_new_session=True,
+    )
+
+
+def _destroy(process: subprocess.Popen[bytes], directory: Path) -> None:
+    """Last resort, when a client is dropped without close or the interpreter ends."""
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+class ProcClient:
+    """`EngineClient` over a unix socket. Start with `ProcClient.start`."""
+
+    def __init__(self) -> None:
+        self._directory = _private_dir()
+        self._context = zmq.Context(io_threads=1)
+        self._socket = self._context.socket(zmq.PAIR)
+        self._socket.set_hwm(0)  # what is open bounds what is queued: one message a step, and the intake's limit
+        self._socket.linger = 0
+        address = f"ipc://{self._directory}/engine"
+        self._socket.bind(address)
+        self._process = _spawn(address)
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self._finalizer = weakref.finalize(self, _destroy, self._process, self._directory)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._pidfd, zmq.POLLIN)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._last_words: str | None = None
+        self._closed = False
+        self.stats: EngineStats
+
+    # -- start --------------------------------------------------------------------------------------------------------
+    @classmethod
+    def start(
+        cls,
+        args: EngineArgs,
+        *,
+        on_progress: Callable[[str, float], None] | None = None,
+        on_front: Callable[[Front], None] | None = None,
+    ) -> ProcClient:
+        """Start the process and wait until the model is loaded.
+
+        `on_front` is called as soon as the model's files are open, while weights still load. Raises what the engine's
+        start raised (ConfigError, DoesNotFit, ModelError, FetchError), or EngineDead where it died without a word.
+        """
+        client = cls()
+        try:
+            client._shake_hands(args, on_progress, on_front)
+        except BaseException:
+            client._kill()
+            raise
+        return client
+
+    def _shake_hands(
+        self,
+        args: EngineArgs,
+        on_progress: Callable[[str, float], None] | None,
+        on_front: Callable[[Front], None] | None,
+    ) -> None:
+        self._send(Start(args=args, log_level=_level()))
+        while True:
+            match self._receive(None):
+                case Opened(front=front):
+                    self.front = front
+                    if on_front is not None:
+                        on_front(front)
+                case Progress(phase=phase, fraction=fraction):
+                    if on_progress is not None:
+                        on_progress(phase, fraction)
+                case Failed() as failed:
+                    self._process.wait(5)
+                    raise failed.error()
+                case Ready(facts=facts, config=config, stats=stats):
+                    self.facts, self.config, self.stats = facts, config, stats
+                    return
+                case _:
+                    raise EngineDead("the engine answered out of turn while starting")
+
+    @property
+    def pid(self) -> int:
+        """Process id of the engine."""
+        return self._process.pid
+
+    # -- the port -----------------------------------------------------------------------------------------------------
+    def add(self, requests: Sequence[Request]) -> None:
+        self._send(Add(list(requests)))
+
+    def abort(self, seq_ids: Sequence[int]) -> None:
+        self._send(Abort(list(seq_ids)))
+
+    def reset_prefix_cache(self) -> None:
+        self._send(ResetPrefixCache())
+
+    def poll(self, timeout: float | None = None) -> Outputs | None:
+        return self._outputs(self._receive(timeout))
+
+    def check(self) -> None:
+        """Raises EngineDead if the process has ended."""
+        if self._closed:
+            raise EngineDead("the engine was closed")
+        if self._process.poll() is not None:
+            raise self._death()
+
+    def close(self, timeout: float = 5.0) -> None:
+        if self._closed:
+            return
+        if self._process.poll() is None:
+            self._send(Stop())
+            try:
+                self._process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                log.warning("the engine did not stop within %g s and is killed", timeout)
+        self._kill()
+
+    # -- on an event loop ---------------------------------------------------------------------------------------------
+    def attach(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        on_outputs: Callable[[Outputs], None],
+        on_death: Callable[[EngineDead], None],
+    ) -> None:
+        """Call `on_outputs` for every message and `on_death` once, from `loop`. `poll` may not be used afterwards."""
+        self._loop, self._on_outputs, self._on_death = loop, on_outputs, on_death
+        loop.add_reader(self._socket.fileno(), self._drain)
+        loop.add_reader(self._pidfd, self._die)
+        loop.call_soon(self._drain)
+
+    def detach(self) -> None:
+        """Stop calling. Idempotent."""
+        if self._loop is not None:
+            self._loop.remove_reader(self._socket.fileno())
+            self._loop.remove_reader(self._pidfd)
+            self._loop = None
+
+    def _drain(self) -> None:
+        # The socket's descriptor signals edges, not levels: read until nothing is left, and look again after a send.
+        for _ in range(DRAIN):
+            if self._loop is None:
+                return
+            try:
+                data = self._socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            outputs = self._outputs(decode_up(data))
+            if outputs is not None:
+                self._on_outputs(outputs)
+        if self._loop is not None:
+            self._loop.call_soon(self._drain)
+
+    def _die(self) -> None:
+        self._drain()  # its last words, if any
+        self.detach()
+        self._on_death(self._death())
+
+    # -- below --------------------------------------------------------------------------------------------------------
+    def _send(self, message: Down) -> None:
+        self.check()
+        try:
+            self._socket.send(encode(message), zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            raise EngineDead(f"the engine cannot be reached: {error}") from error
+        if self._loop is not None:
+            self._loop.call_soon(self._drain)
+
+    def _receive(self, timeout: float | None) -> Up | None:
+        """The next message; None after `timeout` seconds. Raises EngineDead."""
+        ready = dict(self._poller.poll(None if timeout is None else max(0, int(timeout * 1000))))
+        if self._socket in ready:
+            return decode_up(self._socket.recv())
+        if self._pidfd in ready:
+            # What it sent before dying may still be in flight between zmq's threads.
+            if self._socket.poll(50):
+                return decode_up(self._socket.recv())
+            raise self._death()
+        return None
+
+    def _outputs(self, message: Up | None) -> Outputs | None:
+        match message:
+            case None:
+                return None
+            case Outputs():
+                self.stats = message.stats
+                return message
+            case Failed():
+                self._last_words = message.message
+                return None
+        raise EngineDead(f"the engine answered out of turn: {type(message).__name__}")
+
+    def _death(self) -> EngineDead:
+        code = self._process.poll()
+        if code is None:  # the pidfd fires a moment before the exit status can be collected
+            code = self._process.wait()
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        words = f": {self._last_words}" if self._last_words else ""
+        return EngineDead(f"the engine has died ({how}){words}")
+
+    def _kill(self) -> None:
+        self._closed = True
+        self.detach()
+        if self._process.poll() is None:
+            self._process.terminate()
+            deadline = time.monotonic() + 1.0
+            while self._process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.01)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._finalizer()
+        os.close(self._pidfd)
+        self._context.destroy(linger=0)
+
+
+def _level() -> Literal["debug", "info", "warning", "error"]:
+    """Our own level, for the engine's lines."""
+    level = get_logger("octavo").getEffectiveLevel()
+    if level <= logging.DEBUG:
+        return "debug"
+    if level <= logging.INFO:
+        return "info"
+    return "warning" if level <= logging.WARNING else "error"

@@ -1,0 +1,84 @@
+"""What the front half keeps of a model: tokenizer, chat template, sampling defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from octavo.config.args import EngineArgs
+from octavo.engine.messages import Front
+from octavo.errors import ConfigError, InvalidRequest
+from octavo.llm.byte_tokenizer import ByteTokenizer
+from octavo.obs.log import get_logger
+from octavo.text.chat import ChatTemplate
+from octavo.text.tokenizer import Tokenizer
+from octavo.types import SamplingParams
+
+log = get_logger(__name__)
+
+DEFAULTS = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "max_new_tokens": "max_tokens",
+}
+"""generation_config.json -> SamplingParams. Everything else in that file is left alone."""
+
+
+class ModelFront(msgspec.Struct, frozen=True, kw_only=True):
+    """Built once, when the engine has opened the model's files."""
+
+    tokenizer: Any
+    """A text.Tokenizer, or the fake executor's ByteTokenizer."""
+    chat_template: ChatTemplate | None
+    default_sampling: dict[str, Any]
+    """SamplingParams fields to use where a request leaves them open."""
+
+    @classmethod
+    def build(cls, front: Front, args: EngineArgs) -> ModelFront:
+        """Raises ConfigError (an unreadable chat template) and ModelError (a tokenizer that cannot be built)."""
+        spec = front.tokenizer_spec
+        tokenizer: Any = ByteTokenizer() if spec is None else Tokenizer.from_spec(spec)
+        source = front.chat_template
+        if args.chat_template is not None:
+            try:
+                with open(args.chat_template, encoding="utf-8") as file:
+                    source = file.read()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(f"--chat-template: {args.chat_template} cannot be read: {error}") from error
+        template = ChatTemplate(source, tokenizer=tokenizer) if source else None
+        defaults = default_sampling(front.generation_config) if args.generation_config == "auto" else {}
+        if defaults:
+            listed = ", ".join(f"{k}={v}" for k, v in defaults.items())
+            log.info("sampling defaults from the model: %s (--generation-config none turns them off)", listed)
+        return cls(tokenizer=tokenizer, chat_template=template, default_sampling=defaults)
+
+    def render_chat(self, messages: Any, *, add_generation_prompt: bool = True, **kwargs: Any) -> list[int]:
+        """Token ids of a conversation. Raises InvalidRequest where there is no template or it refuses them."""
+        if self.chat_template is None:
+            raise InvalidRequest(
+                "this model has no chat template; use completions, or start with one of your own (--chat-template)"
+            )
+        return list(
+            self.chat_template.encode(messages, add_generation_prompt=add_generation_prompt, kwargs=kwargs or None)
+        )
+
+
+def default_sampling(generation_config: Mapping[str, Any]) -> dict[str, Any]:
+    """The usable part of a generation_config, under our names. What SamplingParams refuses is left out and said."""
+    chosen: dict[str, Any] = {}
+    for theirs, ours in DEFAULTS.items():
+        value = generation_config.get(theirs)
+        if value is None:
+            continue
+        try:
+            SamplingParams(**{ours: value})
+        except InvalidRequest as error:
+            log.warning("generation_config %s is left out: %s", theirs, error)
+            continue
+        chosen[ours] = value
+    return chosen

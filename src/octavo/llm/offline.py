@@ -1,0 +1,289 @@
+"""`LLM`: the engine in this process, one step at a time in the caller's thread."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from octavo.config.args import EngineArgs
+from octavo.engine.inproc import InprocClient
+from octavo.engine.messages import EngineStats
+from octavo.errors import ConfigError, InvalidRequest
+from octavo.llm.front import ModelFront
+from octavo.llm.intake import Intake, Prompt
+from octavo.llm.outputs import OutputProcessor, RequestState, publish
+from octavo.obs.metrics import Metrics
+from octavo.types import RequestOutput, SamplingParams
+
+Message = Mapping[str, Any]
+
+
+def engine_args(model: str | EngineArgs, options: Mapping[str, Any]) -> EngineArgs:
+    """Keyword arguments as an EngineArgs. Raises ConfigError that names a wrong one."""
+    if isinstance(model, EngineArgs):
+        if options:
+            raise ConfigError(f"got EngineArgs and {', '.join(options)}, allowed: one or the other")
+        return model
+    try:
+        return msgspec.convert({"model": str(model), **options}, EngineArgs)
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, ConfigError):
+            raise error.__cause__ from None
+        raise ConfigError(f"LLM(...): {error}") from None
+
+
+class LLM:
+    """A model, ready to generate.
+
+    `LLM("smollm2")`, with any field of `EngineArgs` as a keyword. Threads may share it. Raises ConfigError, DoesNotFit,
+    ModelError, FetchError. Use as a context manager, or `close()`, to give memory back early.
+    """
+
+    def __init__(self, model: str | EngineArgs, **options: Any) -> None:
+        args = engine_args(model, options)
+        with _LoadingBar() as bar:
+            self._client = InprocClient.start(args, on_progress=bar.update)
+        try:
+            self._front = ModelFront.build(self._client.front, args)
+            self.facts, self.config = self._client.facts, self._client.config
+            self.metrics = Metrics(model=self.config.model_names[0])
+            self._intake = Intake(
+                tokenizer=self._front.tokenizer, facts=self.facts, config=self.config, seed=args.seed
+            )
+            self._outputs = OutputProcessor(tokenizer=self._front.tokenizer, metrics=self.metrics)
+        except BaseException:
+            self._client.close()
+            raise
+        self._lock = threading.RLock()
+
+    # -- asking -------------------------------------------------------------------------------------------------------
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        priority: int | Sequence[int] = 0,
+        parse_special: bool = False,
+    ) -> list[RequestOutput]:
+        """Answer every prompt; outputs come in the order of the prompts.
+
+        A prompt is text, a list of token ids, {"prompt": text} or {"prompt_token_ids": ids}; one or a list of them.
+        `sampling_params` is one for all, or one a prompt; None: the model's own defaults. `parse_special` turns special
+        tokens written in a text into their ids. Raises InvalidRequest before anything runs if any prompt is at fault; a
+        request that fails in the engine has finish_reason "error" and the others stand.
+        """
+        many: list[Any] = [prompts] if _is_one(prompts) else list(prompts)
+        return self._generate(many, sampling_params, priority=priority, parse_special=parse_special, use_tqdm=use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        add_generation_prompt: bool = True,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer one conversation, or each of a list of them, through the model's chat template."""
+        one = bool(messages) and isinstance(messages[0], Mapping)
+        many: Sequence[Any] = [messages] if one else messages
+        kwargs = chat_template_kwargs or {}
+        prompts = [self.render_chat(m, add_generation_prompt=add_generation_prompt, **kwargs) for m in many]
+        return self._generate(prompts, sampling_params, priority=0, parse_special=False, use_tqdm=use_tqdm)
+
+    def stream(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        *,
+        parse_special: bool = False,
+    ) -> Iterator[RequestOutput]:
+        """The answer as it grows: cumulative outputs with deltas, the last one finished. Dropping it aborts."""
+        params = self._params(sampling_params, 1)[0]
+        state = self._admit(prompt, params, priority=0, parse_special=parse_special)
+        return self._stream(state)
+
+    def render_chat(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = True, **kwargs: Any
+    ) -> list[int]:
+        """Token ids of a conversation, through the chat template. Raises InvalidRequest."""
+        return self._front.render_chat(messages, add_generation_prompt=add_generation_prompt, **kwargs)
+
+    # -- knowing ------------------------------------------------------------------------------------------------------
+    @property
+    def tokenizer(self) -> Any:
+        """The model's text.Tokenizer."""
+        return self._front.tokenizer
+
+    @property
+    def default_sampling(self) -> dict[str, Any]:
+        """SamplingParams fields from the model's generation_config."""
+        return dict(self._front.default_sampling)
+
+    def stats(self) -> EngineStats:
+        """The engine after its last step."""
+        return self._client.stats
+
+    def reset_prefix_cache(self) -> None:
+        """Forget cached blocks that nobody holds."""
+        with self._lock:
+            self._client.reset_prefix_cache()
+
+    def close(self) -> None:
+        """Give threads and memory back. Safe to call twice."""
+        with self._lock:
+            self._client.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- below --------------------------------------------------------------------------------------------------------
+    def _params(self, given: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
+        if given is None:
+            given = SamplingParams(**self._front.default_sampling)
+        if isinstance(given, SamplingParams):
+            return [given] * count
+        if len(given) != count:
+            raise InvalidRequest(
+                f"sampling_params: got {len(given)} for {count} prompts, allowed: one for all or one a prompt",
+                param="sampling_params",
+            )
+        return list(given)
+
+    def _admit(self, prompt: Prompt, params: SamplingParams, *, priority: int, parse_special: bool) -> RequestState:
+        prepared = self._intake.prepare(prompt, params, priority=priority, parse_special=parse_special)
+        with self._lock:
+            state = self._outputs.open(prepared)
+            self._client.add(prepared.requests)
+        return state
+
+    def _step(self) -> None:
+        """One step of the engine, for every open request of every thread."""
+        with self._lock:
+            message = self._client.poll()
+            if message is None:
+                return
+            publish(self.metrics, message)
+            aborts = self._outputs.handle(message)
+            if aborts:
+                self._client.abort(aborts)
+
+    def _abort(self, states: Sequence[RequestState]) -> None:
+        with self._lock:
+            seq_ids = [s for state in states for s in self._outputs.abort(state)]
+            if seq_ids:
+                self._client.abort(seq_ids)
+
+    def _generate(
+        self,
+        prompts: Sequence[Prompt],
+        given: SamplingParams | Sequence[SamplingParams] | None,
+        *,
+        priority: int | Sequence[int],
+        parse_special: bool,
+        use_tqdm: bool,
+    ) -> list[RequestOutput]:
+        params = self._params(given, len(prompts))
+        priorities = [priority] * len(prompts) if isinstance(priority, int) else list(priority)
+        if len(priorities) != len(prompts):
+            raise InvalidRequest(f"priority: got {len(priorities)} for {len(prompts)} prompts", param="priority")
+        states: list[RequestState] = []
+        try:
+            for prompt, each, rank in zip(prompts, params, priorities, strict=True):
+                states.append(self._admit(prompt, each, priority=rank, parse_special=parse_special))
+            with _GenerateBar(states, enabled=use_tqdm) as bar:
+                while not all(s.finished for s in bar.open):
+                    self._step()
+                    bar.update()
+            return [s.take() for s in states]
+        finally:
+            self._abort(states)  # nothing to abort unless we leave by an error or Ctrl-C
+
+    def _stream(self, state: RequestState) -> Iterator[RequestOutput]:
+        try:
+            taken = -1
+            while True:
+                while not state.finished and sum(len(s.token_ids) for s in state.seqs) <= max(taken, 0):
+                    self._step()
+                output = state.take()
+                taken = sum(len(s.token_ids) for s in state.seqs)
+                yield output
+                if output.finished:
+                    return
+        finally:
+            self._abort([state])
+
+
+def _is_one(prompts: object) -> bool:
+    """One prompt, or a list of them? A list of integers is one."""
+    if isinstance(prompts, str | Mapping):
+        return True
+    return isinstance(prompts, Sequence) and bool(prompts) and not isinstance(prompts[0], str | Mapping | Sequence)
+
+
+class _LoadingBar:
+    """Phases of loading, on a terminal."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._phase = ""
+
+    def update(self, phase: str, fraction: float) -> None:
+        if not sys.stderr.isatty():
+            return
+        if self._bar is None:
+            from tqdm import tqdm
+
+            self._bar = tqdm(total=100, bar_format="{desc}: {percentage:3.0f}%|{bar}| {elapsed}", leave=False)
+        if phase != self._phase:
+            self._phase = phase
+            self._bar.set_description(phase)
+        self._bar.n = round(100 * fraction)
+        self._bar.refresh()
+
+    def __enter__(self) -> _LoadingBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+class _GenerateBar:
+    """Prompts done, and tokens a second."""
+
+    def __init__(self, states: Sequence[RequestState], *, enabled: bool) -> None:
+        self.open = list(states)
+        self._states = states
+        self._bar: Any = None
+        if enabled and states:
+            from tqdm import tqdm
+
+            self._bar = tqdm(total=len(states), desc="generating", unit="prompt", dynamic_ncols=True)
+
+    def update(self) -> None:
+        still = [s for s in self.open if not s.finished]
+        done, self.open = len(self.open) - len(still), still
+        if self._bar is not None and done:
+            tokens = sum(len(q.token_ids) for s in self._states for q in s.seqs)
+            elapsed = self._bar.format_dict["elapsed"] or 1e-9
+            self._bar.set_postfix_str(f"{tokens / elapsed:,.0f} tok/s", refresh=False)
+            self._bar.update(done)
+
+    def __enter__(self) -> _GenerateBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
