@@ -7,7 +7,7 @@ different ids (and a worse model), so an unknown name is an error.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from octavo.errors import ModelError
 
@@ -68,7 +68,7 @@ def install(rule: PreTokenizer, backend: Backend) -> None:
     """Sets the normalizer, pre-tokenizer and decoder of `backend`."""
     from tokenizers import Regex, decoders, normalizers, pre_tokenizers
 
-    steps = []
+    steps: list[Any] = []
     if rule.digits:
         steps.append(pre_tokenizers.Digits(individual_digits=True))
     if rule.regex != GPT2:

@@ -1,10 +1,10 @@
 """Text <-> token ids, on the `tokenizers` package, built by our own code from GGUF metadata or a tokenizer.json.
 
-Encoding is the package's. Decoding is ours, by bytes: a token *is* a byte string, a text is their concatenation decoded as
-UTF-8, and so a stream of tokens decodes in O(1) a token (detokenize.py) and always adds up to the whole.
+Encoding is the package's. Decoding is ours, by bytes: a token *is* a byte string, a text is their concatenation decoded
+as UTF-8, and so a stream of tokens decodes in O(1) a token (detokenize.py) and always adds up to the whole.
 
-A *control* token is one the tokenizer marks as special, or an added token that looks like a marker (`<|…|>`). Text becomes
-control tokens only with parse_special=True: typed by a user, `<|im_end|>` is eleven plain characters.
+A *control* token is one the tokenizer marks as special, or an added token that looks like a marker (`<|…|>`). Text
+becomes control tokens only with parse_special=True: typed by a user, `<|im_end|>` is ten plain characters.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Tokenizer:
         eos_ids: Sequence[int],
         add_bos: bool,
     ) -> None:
-        """`alphabet`: how token strings spell bytes: "bytes" (byte-level BPE) or "metaspace" (▁ is a space, <0x0A> a byte).
+        """`alphabet`: how token strings spell bytes: "bytes" (byte-level BPE) or "metaspace" (▁ a space, <0x0A> byte).
         `strip_start`: a decoded text loses one leading space."""
         backend.no_truncation()
         backend.no_padding()
@@ -71,7 +71,7 @@ class Tokenizer:
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, object], *, eos_ids: Sequence[int] | None = None) -> Tokenizer:
-        """From the `tokenizer.*` keys of a GGUF file. Raises ModelError (another kind of vocabulary, unknown pre-tokenizer)."""
+        """From the `tokenizer.*` keys of a GGUF file. Raises ModelError (other vocabularies or pre-tokenizers)."""
         model = metadata.get("tokenizer.ggml.model")
         if model != "gpt2":
             raise ModelError(
@@ -97,8 +97,8 @@ class Tokenizer:
         tokenizer_config: Mapping[str, Any] | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> Tokenizer:
-        """From the bytes of a tokenizer.json, with what tokenizer_config.json and the checkpoint's config say about BOS and EOS.
-        Raises ModelError."""
+        """From the bytes of a tokenizer.json, with what tokenizer_config.json and the checkpoint's config say about BOS
+        and EOS. Raises ModelError."""
         from tokenizers import Tokenizer as Backend
 
         try:
