@@ -61,7 +61,7 @@ def run(argv: list[str]) -> int:
     args, flags = parsed[EngineArgs], parsed[EvalFlags]
     if flags.window < 2:
         raise UsageError(f"--window: got {flags.window}, allowed: 2 or more")
-    texts = {name: Path(name).read_text(encoding="utf-8") for name in flags.files}
+    texts = {name: Path(name).read_bytes().decode("utf-8") for name in flags.files}
     from octavo.llm import LLM
 
     fields = {k: v for k, v in msgspec.structs.asdict(args).items() if k != "model"}

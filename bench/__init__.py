@@ -1,0 +1,1 @@
+"""Measuring: loads, the machine, and the figures that scripts/accept prints."""

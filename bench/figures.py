@@ -1,0 +1,289 @@
+"""The figures: install, start, speed, memory, quality. Each check yields rows; none knows about the others."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import importlib.util
+import inspect
+import json
+import math
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.machine import bandwidth, cpu_seconds, foreign_share, pss_mib
+from bench.rows import Check, Context, Row, at_least, at_most, below, holds, not_run, shown
+from bench.serving import free_port, serve
+
+SPEED = "Figures"
+FLOORS = {
+    "W1": ("out_tok_s", 873.0, "output tok/s"),
+    "W2": ("decode_tok_s", 153.0, "decode tok/s"),
+    "W3": ("prefill_tok_s", 1500.0, "prefill tok/s"),
+}
+W4_WARM = 1.7
+RECORDED = {"W1": 175.0, "W2": 153.0, "W3": 377.0}
+"""llama-server on the same file, recorded in November 2026 on two cores of this kind."""
+LOADS = ("W1", "W2", "W3", "W4")
+
+
+def seconds_of(command: list[str], *, runs: int = 5) -> float:
+    """The best of some runs."""
+    times = []
+    for _ in range(runs):
+        began = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def import_times(c: Context) -> Iterator[Row]:
+    """`import octavo` beyond the bare interpreter; `octavo --help` whole, as a user waits for it."""
+    nothing = seconds_of([c.python, "-c", "pass"])
+    yield below("1 Install", "import octavo", seconds_of([c.python, "-c", "import octavo"]) - nothing, 0.1, "s")
+    script = Path(c.python).parent / "octavo"
+    command = [str(script), "--help"] if script.exists() else c.octavo("--help")
+    yield below("1 Install", "octavo --help", seconds_of(command), 0.3, "s")
+
+
+def octavo_command(c: Context, port: int, *extra: str) -> list[str]:
+    return c.octavo("serve", c.model, "--host", "127.0.0.1", "--port", str(port), "--served-model-name", "m", *extra)
+
+
+def start_idle_memory(c: Context) -> Iterator[Row]:
+    c.model_file()  # cached first
+    starts = []
+    for _ in range(c.reps):
+        port = free_port()
+        with serve(octavo_command(c, port), port=port, model="m") as server:
+            starts.append(server.start_seconds)
+            memory = pss_mib(server.pid)
+            if len(starts) == c.reps:
+                time.sleep(5)
+                used, began = cpu_seconds(server.pid), time.monotonic()
+                time.sleep(5 if c.quick else 15)
+                idle = 100 * (cpu_seconds(server.pid) - used) / (time.monotonic() - began)
+    yield below(SPEED, "start to first answered request", statistics.median(starts), 1.5, "s")
+    yield below(SPEED, "idle CPU, 5 s after the last request (R35)", idle, 1.0, "% of a core")
+    yield shown(SPEED, "memory after the first answer (PSS)", f"{memory:.0f} MiB")
+
+
+def loads(c: Context) -> Iterator[Row]:
+    """W1 to W4 against a freshly started server for each repetition, the rival's turn right after ours."""
+    if importlib.util.find_spec("aiohttp") is None or importlib.util.find_spec("numpy") is None:
+        for name, (_, floor, unit) in FLOORS.items():
+            yield not_run(SPEED, name, f">= {floor:g} {unit}", "needs aiohttp and numpy")
+        return
+    from bench.load import measure, median
+
+    yield from _bandwidth(c, "before")
+    ours, theirs, waste, hits, memory, foreign = [], [], [], [], [], []
+    for rep in range(c.reps):
+        port = free_port()
+        with serve(octavo_command(c, port), port=port, model="m") as server, foreign_share(server.pid) as share:
+            with server.sampling() as samples:
+                found = asyncio.run(measure(server.url, "m", ["W1"], rep=rep))
+            waste.append(_mean_waste(samples))
+            found |= asyncio.run(measure(server.url, "m", ["W2", "W3"], rep=rep))
+            before = server.metrics()
+            found |= asyncio.run(measure(server.url, "m", ["W4"], rep=rep))
+            hits.append(_hit_rate(before, server.metrics()))
+            memory.append(pss_mib(server.pid))
+        ours.append(found)
+        foreign += share
+        if c.rival:
+            theirs.append(_rival(c, rep))
+    yield from _bandwidth(c, "after")
+    mid, other = median(ours), median([t for t in theirs if t]) if any(theirs) else {}
+    for name, (key, floor, unit) in FLOORS.items():
+        void = "void: answered from the prefix cache" if mid[name].get("void") else ""
+        spread = f"{min(r[name][key] for r in ours):.4g} to {max(r[name][key] for r in ours):.4g}"
+        yield at_least(SPEED, name, 0.0 if void else mid[name][key], floor, unit, note=void or spread)
+    for name in ("W4", "W4warm"):
+        seconds = mid[name]["seconds"]
+        if name == "W4warm":
+            yield at_most(SPEED, "W4 warm", seconds, W4_WARM, "s")
+        else:
+            yield shown(SPEED, "W4 cold", f"{seconds:.3g} s")
+    for name in ("W1", "W2"):
+        figures = mid[name]
+        text = f"{figures['itl_p50_ms']:.3g} / {figures['itl_p99_ms']:.3g} ms"
+        yield shown(SPEED, f"{name} ITL p50 / p99", text, note=f"TTFT p50 {1e3 * figures['ttft_p50_s']:.0f} ms")
+    yield from _beside(c, mid, other)
+    yield below(SPEED, "KV waste on W1, mean over time", statistics.median(waste), 4.0, "%")
+    yield shown(SPEED, "prefix hit rate on W4 (cold and warm together)", f"{statistics.median(hits):.1%}")
+    yield shown(SPEED, "memory after W1 to W4 (PSS)", f"{statistics.median(memory):.0f} MiB")
+    yield shown(SPEED, "CPU taken by other processes meanwhile", f"{statistics.median(foreign):.1%}")
+
+
+def _bandwidth(c: Context, when: str) -> Iterator[Row]:
+    found = bandwidth(c.root / "bench" / "hwbw.c")
+    if found is None:
+        yield not_run(SPEED, f"memory bandwidth {when}", "reported", "no C compiler")
+    else:
+        text = f"{found['read_gb_s_1']:.1f} / {found['read_gb_s_all']:.1f} GB/s"
+        yield shown(SPEED, f"memory bandwidth {when} the loads, 1 / all threads", text)
+
+
+def _mean_waste(samples: list[dict[str, float]]) -> float:
+    """Percent, averaged over the moments at which something ran."""
+    busy = [100 * s["kv_cache_waste_perc"] for s in samples if s.get("num_requests_running", 0) > 0]
+    return statistics.fmean(busy) if busy else math.nan
+
+
+def _hit_rate(before: dict[str, float], after: dict[str, float]) -> float:
+    queries = after["prefix_cache_queries_total"] - before["prefix_cache_queries_total"]
+    return (after["prefix_cache_hits_total"] - before["prefix_cache_hits_total"]) / max(1.0, queries)
+
+
+def _rival(c: Context, rep: int) -> dict[str, dict[str, float]]:
+    """The same loads against llama-server on the same file; {} where it fails."""
+    from bench.load import measure
+
+    assert c.rival is not None
+    port = free_port()
+    flags = ["--alias", "m", "--host", "127.0.0.1", "--port", str(port), "-t", "2", "-tb", "2", "-np", "32"]
+    command = [c.rival, "-m", c.model_file(), *flags, "-c", "73728", "-no-kvu", "-fa", "on", "--no-webui"]
+    try:
+        with serve(command, port=port, model="m") as server:
+            # Cold W4 takes it half a minute and is not compared.
+            return asyncio.run(measure(server.url, "m", ["W1", "W2", "W3"], rep=rep))
+    except (RuntimeError, OSError) as error:
+        print(f"  rival: {error}", file=sys.stderr)
+        return {}
+
+
+def _beside(c: Context, mid: dict[str, dict[str, float]], other: dict[str, dict[str, float]]) -> Iterator[Row]:
+    for name, (key, _, unit) in FLOORS.items():
+        title = f"{name} beside llama-server, same file, same hour"
+        if name not in other:
+            why = "give --rival PATH of llama-server" if not c.rival else "the rival failed"
+            yield not_run(SPEED, title, "reported", f"{why}; recorded: {RECORDED[name]:g}")
+            continue
+        text = f"{mid[name][key]:.4g} : {other[name][key]:.4g}"
+        yield shown(SPEED, title, text, note=f"{unit}; {mid[name][key] / other[name][key]:.2f} x")
+
+
+def perplexity(c: Context) -> Iterator[Row]:
+    """The model as served against the oracle's fp32, pooled over its four texts."""
+    section, name, target = "9 Correctness", "perplexity pooled over four texts, beside fp32", "within 1.0 %"
+    oracle = next(iter(sorted((c.root / "tests").rglob("smollm2*q4_1.json"))), None)
+    if oracle is None:
+        yield not_run(section, name, target, "tests hold no oracle file")
+        return
+    expected = json.loads(oracle.read_text())["perplexity_ctx1024"]
+    texts = oracle_texts(expected)
+    if len(texts) < len(expected):
+        missing = ", ".join(sorted(set(expected) - set(texts)))
+        yield not_run(section, name, target, f"another text than the oracle's on this machine: {missing}")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        paths = {key: Path(folder) / key for key in texts}
+        for key, path in paths.items():
+            path.write_bytes(texts[key].encode())
+        files = [str(p) for p in paths.values()]
+        command = c.octavo("eval", "perplexity", c.model, *files, "--window", "1024", "--json")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=1200)
+        if done.returncode:
+            yield holds(section, name, False, target=target, value="failed", note=done.stderr.strip()[-200:])
+            return
+        found = json.loads(done.stdout)
+    for key, path in paths.items():
+        ours, theirs = found["files"][str(path)], expected[key]
+        text = f"{ours['perplexity']:.3f} : {theirs['ppl']:.3f}"
+        note = "" if ours["tokens"] == theirs["tokens"] else f"tokens {ours['tokens']} : {theirs['tokens']}"
+        yield shown(section, f"perplexity, {key}, ours : fp32", text, note=note)
+    tokens = sum(e["tokens"] for e in expected.values())
+    pooled = math.exp(sum(math.log(e["ppl"]) * e["tokens"] for e in expected.values()) / tokens)
+    off = 100 * (found["pooled"]["perplexity"] / pooled - 1)
+    value = f"{off:+.2f} %"
+    yield holds(section, name, abs(off) <= 1.0, target=target, value=value, note=f"fp32 {pooled:.4f}")
+
+
+def oracle_texts(expected: dict[str, dict[str, object]]) -> dict[str, str]:
+    """The oracle's texts, rebuilt from this machine's licences and standard library; only those whose sha256 agrees."""
+    import argparse
+    import asyncio.events
+    import pathlib
+    import zipfile
+
+    licences = Path("/usr/share/common-licenses")
+    texts: dict[str, str] = {}
+    if licences.is_dir():
+        texts["apache2"] = (licences / "Apache-2.0").read_text()
+        texts["gpl3_first_16k_chars"] = (licences / "GPL-3").read_text()[:16000]
+    pieces = []
+    for module in (argparse, zipfile, asyncio.events, pathlib):
+        members = [v for _, v in sorted(vars(module).items()) if inspect.isclass(v) or inspect.isfunction(v)]
+        pieces += [inspect.getdoc(o) or "" for o in [module, *members]]
+    texts["py311_docstrings_16k_chars"] = "\n\n".join(pieces)[:16000]
+    texts["py311_argparse_source_12k_chars"] = inspect.getsource(argparse)[:12000]
+    return {
+        name: text
+        for name, text in texts.items()
+        if name in expected and hashlib.sha256(text.encode()).hexdigest() == expected[name]["text_sha256"]
+    }
+
+
+SQUEEZE = """
+import json, sys
+from octavo import LLM, SamplingParams
+prompts = [[1000 + 37 * i + j for j in range(60 + i)] for i in range(20)]
+params = SamplingParams(max_tokens=48, temperature=0, ignore_eos=True)
+blocks = -(-(80 + 48) // 16)
+answers = []
+for extra in ({}, {"num_kv_blocks": 1 + blocks + max(1, blocks // 5)}):
+    with LLM(sys.argv[1], max_model_len=128, enable_prefix_caching=False, **extra) as llm:
+        answers.append([o.outputs[0].token_ids for o in llm.generate(prompts, params)])
+print(json.dumps({"finished": sum(len(a) == 48 for a in answers[1]), "same": answers[0] == answers[1]}))
+"""
+
+
+def squeezed(c: Context) -> Iterator[Row]:
+    """R14: KV for 1.2 requests and 20 queued."""
+    name, target = "KV for 1.2 requests, 20 queued: all finish, unchanged (R14)", "20 finished, same ids"
+    done = subprocess.run([c.python, "-c", SQUEEZE, c.model], capture_output=True, text=True, timeout=900)
+    if done.returncode:
+        yield holds(SPEED, name, False, target=target, value="failed", note=done.stderr.strip()[-200:])
+        return
+    found = json.loads(done.stdout.splitlines()[-1])
+    ok = found["finished"] == 20 and found["same"]
+    value = f"{found['finished']}, {'same' if found['same'] else 'different'}"
+    yield holds(SPEED, name, ok, target=target, value=value)
+
+
+def does_not_fit(c: Context) -> Iterator[Row]:
+    """R05, R06: refuse within 5 s, before loading weights, with the table and the largest setting that fits."""
+    section = "5 Memory"
+    command = c.octavo("serve", c.model, "--port", str(free_port()), "--kv-cache-memory-bytes", "100TiB")
+    began = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    seconds = time.perf_counter() - began
+    yield below(section, "a plan that cannot fit ends the start (R05)", seconds, 5.0, "s")
+    ok = done.returncode != 0 and "Traceback" not in done.stderr and "fit" in done.stderr
+    value = f"exit {done.returncode}"
+    yield holds(section, "... saying what would fit (R05)", ok, target="exit code, table", value=value)
+
+
+def explained(c: Context) -> Iterator[Row]:
+    done = subprocess.run(c.octavo("explain", c.model), capture_output=True, text=True, timeout=120)
+    words = ("attend", "weights", "KV")
+    ok = done.returncode == 0 and all(w.lower() in done.stdout.lower() for w in words)
+    value = f"{len(done.stdout.splitlines())} lines"
+    yield holds("3 Program", "octavo explain", ok, target="ops, memory, cost", value=value)
+
+
+CHECKS: dict[str, Check] = {
+    "import": import_times,
+    "explain": explained,
+    "memory": does_not_fit,
+    "perplexity": perplexity,
+    "start": start_idle_memory,
+    "loads": loads,
+    "squeeze": squeezed,
+}
