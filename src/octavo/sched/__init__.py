@@ -1,1 +1,1 @@
-
+"""The brain: who computes what in which step, and in which blocks. Pure Python, no arrays."""

@@ -1,0 +1,41 @@
+"""What the scheduler is told at start: resolved numbers, no "auto"."""
+
+from __future__ import annotations
+
+import msgspec
+
+from octavo.errors import ConfigError
+
+
+class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits and policy of one scheduler. Raises `ConfigError` naming the field at fault."""
+
+    max_num_seqs: int = 64
+    """Sequences that may hold a slot at once."""
+    max_num_batched_tokens: int = 512
+    """Token budget of one step."""
+    long_prefill_token_threshold: int = 0
+    """Most tokens one prompt gets in a step; 0 leaves it to the budget."""
+    enable_prefix_caching: bool = True
+    policy: str = "fcfs"
+    """"fcfs" (by arrival) or "priority" (lower `Request.priority` first, then arrival)."""
+    chain: int = 1
+    """Steps in flight that may hold the same sequence."""
+    num_drafts: int = 0
+    """Tokens the workers propose per decoding sequence and step; 0 without a drafter."""
+    hash_key: bytes = b""
+    """Secret of the prefix hashes, up to 64 bytes; empty draws one for this process."""
+    max_model_len: int = 2**31 - 1
+    """Longest prompt plus answer; the model's own limit holds too."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_num_batched_tokens", "chain", "max_model_len"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: got {getattr(self, name)!r}, allowed: 1 or more")
+        for name in ("long_prefill_token_threshold", "num_drafts"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name}: got {getattr(self, name)!r}, allowed: 0 or more")
+        if self.policy not in ("fcfs", "priority"):
+            raise ConfigError(f"policy: got {self.policy!r}, allowed: 'fcfs', 'priority'")
+        if len(self.hash_key) > 64:
+            raise ConfigError(f"hash_key: got {len(self.hash_key)} bytes, allowed: at most 64")

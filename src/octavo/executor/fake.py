@@ -1,0 +1,240 @@
+"""A deterministic stand-in for a model, for tests and for trying the engine without weights.
+
+The next token is a hash of the whole prefix *read back through the block tables*: what a scheduler does to KV memory changes
+the text. Attention's order holds too: every row of a step writes before any row reads.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from array import array
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from octavo.facts import Facts, KVGroup
+from octavo.types import Logprob, NewSeq, Request, SamplingParams, SeqPlan, StepPlan, StepResult, TokenLogprobs
+
+POISON = -7
+
+
+def fake_facts(
+    *,
+    num_blocks: int = 257,
+    block_size: int = 16,
+    vocab_size: int = 64,
+    model_len: int = 4096,
+    eos_ids: tuple[int, ...] = (7,),
+    num_groups: int = 1,
+) -> Facts:
+    """Facts of a model that does not exist."""
+    return Facts(
+        model_name="fake",
+        architecture="fake",
+        vocab_size=vocab_size,
+        model_len=model_len,
+        groups=tuple(KVGroup(name=f"group{i}", kind="full", layers=1) for i in range(num_groups)),
+        block_size=block_size,
+        block_bytes=4 * block_size,
+        num_blocks=num_blocks,
+        eos_ids=eos_ids,
+        isa="fake",
+    )
+
+
+def next_token(prefix_hash: int, *, facts: Facts, params: SamplingParams, num_output: int) -> int:
+    """The token after a prefix: by its hash, and where sampling is on by seed as well. Below min_tokens nothing stops."""
+    if params.temperature > 0:
+        prefix_hash = zlib.crc32(b"%d" % (params.seed or 0), prefix_hash)
+    token = prefix_hash % facts.vocab_size
+    if num_output < params.min_tokens:
+        banned = {*params.stop_token_ids, *(() if params.ignore_eos else facts.eos_ids)}
+        while token in banned:
+            token = (token + 1) % facts.vocab_size
+    return token
+
+
+def fake_answer(request: Request, *, facts: Facts, limit: int) -> list[int]:
+    """The truth: what one sequence alone answers, from tokens only. `limit` is its greatest length."""
+    params = request.params
+    tokens = array("i")
+    tokens.frombytes(request.prompt_ids)
+    start = len(tokens)
+    stops = {*params.stop_token_ids, *(() if params.ignore_eos else facts.eos_ids)}
+    while True:
+        made = len(tokens) - start
+        token = next_token(zlib.crc32(tokens), facts=facts, params=params, num_output=made)
+        tokens.append(token)
+        if len(tokens) >= limit or made + 1 == params.max_tokens or (token in stops and made + 1 >= params.min_tokens):
+            return list(tokens[start:])
+
+
+@dataclass(slots=True, eq=False)
+class _Slot:
+    new: NewSeq
+    tokens: array[int]
+    computed: int
+    tables: list[list[int]] = field(default_factory=list)
+
+
+class FakeExecutor:
+    """`fail(plan)` may return an error text: the step fails, its positions hold garbage, its slots are not updated.
+
+    `fail_rows(plan)` may return indices of rows whose logits "are not finite". `draft_error` n makes about every n-th draft wrong;
+    `step_seconds` makes a step take time.
+    """
+
+    def __init__(
+        self,
+        facts: Facts | None = None,
+        *,
+        fail: Callable[[StepPlan], str | None] | None = None,
+        fail_rows: Callable[[StepPlan], list[int]] | None = None,
+        draft_error: int = 3,
+        step_seconds: float = 0.0,
+    ) -> None:
+        self.facts = facts if facts is not None else fake_facts()
+        self._fail = fail
+        self._fail_rows = fail_rows
+        self._draft_error = draft_error
+        self._step_seconds = step_seconds
+        size = self.facts.num_blocks * self.facts.block_size
+        self._kv = [array("i", [POISON]) * size for _ in self.facts.groups]
+        self._slots: dict[int, _Slot] = {}
+        self._queue: deque[StepPlan] = deque()
+        self._void = 0
+        """Plans at the head of the queue that were submitted before a failure was known."""
+
+    def submit(self, plan: StepPlan) -> None:
+        self._queue.append(plan)
+
+    def close(self) -> None:
+        self._queue.clear()
+        self._slots.clear()
+
+    def slot_seq(self, slot: int) -> int | None:
+        """The sequence in a slot, for tests that fail a certain request."""
+        held = self._slots.get(slot)
+        return None if held is None else held.new.seq_id
+
+    def collect(self) -> StepResult:
+        plan = self._queue.popleft()
+        if self._step_seconds:
+            time.sleep(self._step_seconds)
+        empty: list[list[int]] = [[] for _ in plan.seqs]
+        if self._void:
+            self._void -= 1
+            return StepResult(plan.step, empty, error="an earlier step failed")
+        error = self._fail(plan) if self._fail is not None else None
+        if error is not None:
+            self._void = len(self._queue)
+            self._poison(plan)
+            return StepResult(plan.step, empty, error=error)
+        for slot in plan.freed_slots:
+            self._slots.pop(slot, None)
+        rows = [(self._enter(row), row) for row in plan.seqs]
+        drafts = [self._write(slot, row) for slot, row in rows]
+        failed = self._fail_rows(plan) if self._fail_rows is not None else []
+        return self._answer(plan, rows, drafts, failed)
+
+    def _enter(self, row: SeqPlan) -> _Slot:
+        """The slot of a row, with this step's new blocks in its tables."""
+        if row.new is not None:
+            assert row.slot not in self._slots, "a slot was given anew without being freed"
+            tokens = array("i")
+            tokens.frombytes(row.new.token_ids)
+            self._slots[row.slot] = _Slot(row.new, tokens, row.new.computed, [[] for _ in self._kv])
+        slot = self._slots[row.slot]
+        for table, new in zip(slot.tables, row.new_blocks, strict=True):
+            assert 0 not in new, "the null block was handed out"
+            table += new
+        return slot
+
+    def _write(self, slot: _Slot, row: SeqPlan) -> array[int]:
+        """Writes positions [computed, computed + count); returns the drafts among them."""
+        drafts = self._propose(slot, row.draft)
+        known = slot.tokens + drafts
+        end = slot.computed + row.count
+        assert end <= len(known), "positions beyond what is known"
+        assert not row.draft or end == len(known), "drafts must end the chunk"
+        size = self.facts.block_size
+        for kv, table in zip(self._kv, slot.tables, strict=True):
+            for at in range(slot.computed, end):
+                kv[table[at // size] * size + at % size] = known[at]
+        return drafts
+
+    def _propose(self, slot: _Slot, count: int) -> array[int]:
+        """Mostly right guesses of the next `count` tokens."""
+        known = slot.tokens[:]
+        for _ in range(count):
+            guess = self._sample(slot, zlib.crc32(known), len(known))
+            wrong = zlib.crc32(known, 1) % self._draft_error == 0
+            known.append((guess + wrong) % self.facts.vocab_size)
+        return known[len(slot.tokens) :]
+
+    def _sample(self, slot: _Slot, prefix_hash: int, length: int) -> int:
+        made = length - slot.new.num_prompt
+        return next_token(prefix_hash, facts=self.facts, params=slot.new.params, num_output=made)
+
+    def _read(self, slot: _Slot, length: int) -> int:
+        """Hash of positions [0, length) as they stand in the cache, of every group."""
+        size = self.facts.block_size
+        hashes = set()
+        for kv, table in zip(self._kv, slot.tables, strict=True):
+            view, value = memoryview(kv), 0
+            for i in range(-(-length // size)):
+                at = table[i] * size
+                value = zlib.crc32(view[at : at + min(size, length - i * size)], value)
+            hashes.add(value)
+        return hashes.pop() if len(hashes) == 1 else zlib.crc32(repr(sorted(hashes)).encode())
+
+    def _answer(
+        self, plan: StepPlan, rows: list[tuple[_Slot, SeqPlan]], drafts: list[array[int]], failed: list[int]
+    ) -> StepResult:
+        tokens: list[list[int]] = []
+        logprobs: list[list[TokenLogprobs] | None] = []
+        scores: list[list[TokenLogprobs] | None] = []
+        for (slot, row), proposed in zip(rows, drafts, strict=True):
+            params = slot.new.params
+            start, end = slot.computed, slot.computed + row.count
+            got: list[int] = []
+            if row.rows and end == len(slot.tokens) + len(proposed):
+                base = len(slot.tokens)
+                for k in range(len(proposed) + 1):
+                    got.append(self._sample(slot, self._read(slot, base + k), base + k))
+                    if k < len(proposed) and got[k] != proposed[k]:
+                        break
+                slot.tokens.extend(got)
+                end -= len(proposed) + 1 - len(got)
+            slot.computed = end
+            tokens.append(got)
+            logprobs.append([_score(t, params.logprobs) for t in got] if params.logprobs is not None else None)
+            wanted = range(start + 1, min(end + 1, slot.new.num_prompt)) if params.prompt_logprobs is not None else ()
+            assert not wanted or row.rows == row.count, "prompt logprobs need a row of logits per position"
+            scores.append([_score(slot.tokens[p], params.prompt_logprobs or 0) for p in wanted] or None)
+        return StepResult(
+            plan.step,
+            tokens,
+            logprobs if any(one is not None for one in logprobs) else None,
+            scores if any(one is not None for one in scores) else None,
+            failed or None,
+        )
+
+    def _poison(self, plan: StepPlan) -> None:
+        """A failed step may have written anything where it was to write, and nowhere else."""
+        size = self.facts.block_size
+        gone = set(plan.freed_slots)
+        for row in plan.seqs:
+            slot = self._slots.get(row.slot) if row.new is None and row.slot not in gone else None
+            computed = slot.computed if slot is not None else row.new.computed if row.new is not None else 0
+            for g, new in enumerate(row.new_blocks):
+                table = (slot.tables[g] if slot is not None else []) + new
+                for at in range(computed, computed + row.count):
+                    self._kv[g][table[at // size] * size + at % size] = POISON
+
+
+def _score(token: int, top: int) -> TokenLogprobs:
+    """Made-up log-probabilities that depend on the token only."""
+    others = [Logprob((token + i) % 2**31, -0.5 - i, i + 1) for i in range(top)]
+    return TokenLogprobs(Logprob(token, -0.5, 1), others)

@@ -1,0 +1,252 @@
+"""The KV manager: block tables, prefix hits, publishing, and the account of what is held and wasted."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from octavo.facts import Facts
+from octavo.sched.block_pool import Block, BlockPool
+from octavo.sched.groups import make_group
+from octavo.sched.prefix import PrefixHasher, Promises
+from octavo.sched.sequence import NEVER, Sequence
+
+
+@dataclass(slots=True, eq=False)
+class Hit:
+    """What the cache holds of a sequence. Nothing is acquired; valid until blocks are taken."""
+
+    length: int
+    """Positions, a multiple of the block size; at least one known token is left to compute."""
+    blocks: list[list[Block]]
+    """Per group."""
+    missing: bytes | None
+    """The name of the next full block, which nobody has; None where there is no next full block."""
+
+    @property
+    def revived(self) -> int:
+        """Blocks nobody holds at present: free ones that this hit would take."""
+        return sum(block.refs == 0 for blocks in self.blocks for block in blocks)
+
+
+class KVManager:
+    """Owns the pool. The only place that changes a sequence's tables."""
+
+    def __init__(self, facts: Facts, *, caching: bool, hash_key: bytes = b"") -> None:
+        self.block_size = facts.block_size
+        self.caching = caching
+        self.pool = BlockPool(facts.num_blocks, num_groups=len(facts.groups))
+        self.groups = [
+            make_group(group, i, block_size=facts.block_size, pool=self.pool) for i, group in enumerate(facts.groups)
+        ]
+        self.hasher = PrefixHasher(hash_key or os.urandom(32), block_size=facts.block_size)
+        self.promises = Promises()
+        self.held = 0
+        """Positions computed in somebody's tables, a shared one counted for each holder."""
+        self.allocated = 0
+        """Slots in somebody's tables, counted the same way."""
+        self._wasted_slots = 0
+        self._used_slots = 0
+        self._unlanded: deque[Block] = deque()
+        self.nothing: list[list[int]] = [[] for _ in self.groups]
+        """No new blocks, one list per group; shared by all plans, never changed."""
+
+    @property
+    def max_positions(self) -> int:
+        """Longest sequence the pool holds when it is alone."""
+        return self.pool.total // len(self.groups) * self.block_size
+
+    # -- how much -----------------------------------------------------------------------------------------------------
+    def blocks_for(self, positions: int) -> int:
+        """Blocks over all groups that hold `positions` positions."""
+        return sum(group.need(positions) for group in self.groups)
+
+    def lacking(self, seq: Sequence, positions: int) -> int:
+        """Blocks to take before `seq` can compute up to `positions`."""
+        if positions <= seq.capacity:
+            return 0
+        return sum(max(0, g.need(positions) - len(t)) for g, t in zip(self.groups, seq.tables, strict=True))
+
+    def room(self, seq: Sequence) -> int:
+        """Positions `seq` could compute now, in its tables and the free blocks."""
+        return seq.capacity - seq.computed + self.pool.free // len(self.groups) * self.block_size
+
+    def cut(self, seq: Sequence, count: int) -> int:
+        for group in self.groups:
+            count = group.cut(seq.computed, count)
+        return count
+
+    # -- tables -------------------------------------------------------------------------------------------------------
+    def lookup(self, seq: Sequence) -> Hit:
+        """The longest prefix on which all groups agree; always less than what is known, since logits need a position."""
+        limit = (len(seq.tokens) - 1) // self.block_size
+        if not self.caching or seq.wants_scores:
+            return Hit(0, [[] for _ in self.groups], None)
+
+        def name(i: int) -> bytes:
+            return self.hasher.name(seq, i)
+
+        agreed = limit
+        while True:
+            blocks = [group.hit(name, agreed) for group in self.groups]
+            shortest = min(len(b) for b in blocks)
+            if all(len(b) == shortest for b in blocks):
+                break
+            agreed = shortest
+        return Hit(shortest * self.block_size, blocks, name(shortest) if shortest < limit else None)
+
+    def attach(self, seq: Sequence, hit: Hit) -> None:
+        """Gives a sequence without blocks its hit."""
+        for g, blocks in enumerate(hit.blocks):
+            for block in blocks:
+                self.pool.acquire(block)
+            seq.tables[g] = list(blocks)
+            seq.published[g] = len(blocks)
+        seq.computed = seq.capacity = hit.length
+        seq.next_full = hit.length + self.block_size if self.caching else NEVER
+        self.held += hit.length
+        self.allocated += hit.length
+
+    def grow(self, seq: Sequence, positions: int) -> list[list[int]]:
+        """Takes what `positions` lack; returns the new ids of each group. The caller has checked the room."""
+        if positions <= seq.capacity:
+            return self.nothing
+        self.drop_behind(seq)
+        new: list[list[int]] = []
+        for group, table in zip(self.groups, seq.tables, strict=True):
+            blocks = self.pool.take(max(0, group.need(positions) - len(table)))
+            table += blocks
+            new.append([block.id for block in blocks])
+        before = seq.capacity
+        seq.capacity = min(map(len, seq.tables)) * self.block_size
+        self.allocated += seq.capacity - before
+        return new
+
+    def drop_behind(self, seq: Sequence) -> None:
+        """Gives back leading blocks that no later position reads (windows). The table keeps null blocks in their place."""
+        verified = min(seq.computed, len(seq.tokens))
+        for group, table in zip(self.groups, seq.tables, strict=True):
+            end = group.droppable(verified) - 1
+            while end >= 0 and table[end] is not self.pool.null:
+                self.pool.release((table[end],))
+                table[end] = self.pool.null
+                end -= 1
+
+    def release(self, seq: Sequence) -> None:
+        """Takes everything from a sequence. Steps in flight may still write there: whoever gets a block next writes later."""
+        self.held -= seq.computed
+        self.allocated -= seq.capacity
+        for g, table in enumerate(seq.tables):
+            self.pool.release(reversed(table))
+            seq.tables[g] = []
+            seq.published[g] = 0
+        if seq.promised:
+            self.promises.drop(seq)
+        seq.computed = seq.capacity = 0
+        seq.next_full = NEVER
+
+    def victims_needed(
+        self, victims: Iterable[Sequence], *, enough: int, hit: Hit | None = None, owed: bool = False
+    ) -> int:
+        """How many of the first victims must go so that `enough` blocks become free; 0 when all of them do not do.
+
+        Exact where victims share blocks. Blocks of `hit` do not count: they would be taken at once. With `owed`, what a
+        victim is still owed counts too. Reads tables from the end, where blocks are private, and stops as soon as it knows.
+        """
+        if enough <= 0:
+            return 1
+        freed = 0
+        kept = {block.id for blocks in hit.blocks for block in blocks} if hit is not None else frozenset()
+        counted: dict[int, int] = {}
+        for number, victim in enumerate(victims, 1):
+            if owed:
+                freed += self.lacking(victim, len(victim.tokens) + victim.pending)
+                if freed >= enough:
+                    return number
+            for table in victim.tables:
+                for block in reversed(table):
+                    seen = counted[block.id] = counted.get(block.id, 0) + 1
+                    if block.refs == seen and block.id not in kept:
+                        freed += 1
+                        if freed >= enough:
+                            return number
+        return 0
+
+    # -- the prefix cache ---------------------------------------------------------------------------------------------
+    def publish(self, seq: Sequence, step: int) -> None:
+        """Makes full blocks of known tokens findable. `step` is the last one that writes in them, in flight or planned."""
+        full = min(seq.computed, len(seq.tokens)) // self.block_size
+        for g, table in enumerate(seq.tables):
+            for i in range(seq.published[g], full):
+                block, name = table[i], self.hasher.name(seq, i)
+                if block.hash is None and self.pool.publish(block, name, group=g, step=step):
+                    self._unlanded.append(block)
+                if len(self.promises):
+                    self.promises.keep(name)
+            seq.published[g] = max(full, seq.published[g])
+        seq.next_full = (min(seq.published) + 1) * self.block_size
+
+    def promise(self, seq: Sequence) -> None:
+        """Says that `seq`, which has a place, will go on to compute the full blocks of what it knows."""
+        if self.caching and not seq.promised:
+            full = len(seq.tokens) // self.block_size
+            self.promises.make(seq, [self.hasher.name(seq, i) for i in range(min(seq.published), full)])
+
+    def landed(self, step: int) -> None:
+        """Step `step` is done: what it wrote is real. Also takes the step's sample of the waste."""
+        unlanded = self._unlanded
+        while unlanded and unlanded[0].ready <= step:
+            unlanded.popleft()
+        self._wasted_slots += self.allocated - self.held
+        self._used_slots += self.pool.used * self.block_size
+
+    def leans_on(self, seq: Sequence, step: int) -> bool:
+        """True where positions `seq` counts as computed lie in a block that step `step` or a later one was to write."""
+        full = seq.computed // self.block_size
+        return any(block.ready >= step for table in seq.tables for block in table[:full])
+
+    def fail(self, step: int) -> None:
+        """Unpublishes every block that step `step` or a later one was to write."""
+        for block in self._unlanded:
+            if block.ready >= step:
+                self.pool.unpublish(block)
+        self._unlanded.clear()
+
+    def disown(self, seq: Sequence) -> None:
+        """Unpublishes what a sequence holds: its contents are suspect."""
+        for table in seq.tables:
+            for block in table:
+                self.pool.unpublish(block)
+
+    def rewind(self, seq: Sequence, computed: int) -> None:
+        """Back to `computed` positions; the tables keep their blocks."""
+        self.held -= seq.computed - computed
+        seq.computed = computed
+        full = computed // self.block_size
+        seq.published = [min(p, full) for p in seq.published]
+        if self.caching:
+            seq.next_full = (min(seq.published) + 1) * self.block_size
+
+    @property
+    def waste(self) -> float:
+        """Share of held slots without a token, averaged over steps."""
+        return self._wasted_slots / self._used_slots if self._used_slots else 0.0
+
+    def check(self, holders: Iterable[Sequence]) -> None:
+        """Raises AssertionError where tables, references and accounts disagree. O(pool): for tests."""
+        self.pool.check()
+        refs: dict[int, int] = {}
+        held = allocated = 0
+        for seq in holders:
+            held += seq.computed
+            allocated += seq.capacity
+            assert seq.computed <= seq.capacity == min(map(len, seq.tables)) * self.block_size, seq
+            for table in seq.tables:
+                for block in table:
+                    assert block.refs > 0 or block is self.pool.null, block
+                    refs[block.id] = refs.get(block.id, 0) + (block is not self.pool.null)
+        assert sum(refs.values()) == sum(block.refs for block in self.pool._blocks)
+        assert sum(count > 0 for count in refs.values()) + self.pool.free == self.pool.total
+        assert (held, allocated) == (self.held, self.allocated), (held, allocated, self.held, self.allocated)

@@ -1,0 +1,48 @@
+"""Which request fails a step? Retried in halves until one is alone with the error."""
+
+from __future__ import annotations
+
+from octavo.sched.sequence import Sequence
+
+
+class Suspects:
+    """A stack of groups still to be tried. Each trial clears its members or splits them, so it ends.
+
+    Invariance makes this safe: a row gives the same bits in any company, so a retry changes no result.
+    """
+
+    def __init__(self) -> None:
+        self._groups: list[list[Sequence]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def accuse(self, members: list[Sequence]) -> Sequence | None:
+        """A step with these members failed. The guilty one when it was alone, else its halves are to be tried."""
+        if len(members) == 1:
+            self.acquit(members)
+            return members[0]
+        self.acquit(members)
+        half = len(members) // 2
+        self._groups += [members[half:], members[:half]]
+        return None
+
+    def acquit(self, members: list[Sequence]) -> None:
+        """These ran without error, or are tried anew in other company."""
+        cleared = set(map(id, members))
+        groups = ([seq for seq in group if id(seq) not in cleared] for group in self._groups)
+        self._groups = [group for group in groups if group]
+
+    def next(self) -> list[Sequence]:
+        """The group to try now, without those that ended meanwhile; empty when nobody is left."""
+        while self._groups:
+            group = [seq for seq in self._groups[-1] if not seq.done]
+            if group:
+                self._groups[-1] = group
+                return group
+            self._groups.pop()
+        return []
+
+    def pop(self) -> None:
+        """The group on top cannot run now; it goes back among the others untried."""
+        self._groups.pop()

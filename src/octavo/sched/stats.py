@@ -1,0 +1,46 @@
+"""The scheduler's numbers, as metrics and tests read them."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot. Counters only grow; gauges (running, waiting, blocks_used, blocks_cached) are of this moment."""
+
+    running: int
+    waiting: int
+    blocks_used: int
+    """Blocks some sequence holds."""
+    blocks_total: int
+    """Without the null block."""
+    blocks_cached: int
+    """Blocks that can be hit, held or not."""
+    waste: float
+    """Share of the held blocks' slots that hold no token, averaged over steps."""
+    steps: int
+    prefix_queries: int
+    """Prompt tokens looked up in the prefix cache, at first admission."""
+    prefix_hits: int
+    """How many of them were found."""
+    preemptions: int
+    computed_tokens: int
+    """Positions planned, all together."""
+    useful_tokens: int
+    """Those that were not redone after a preemption or failure, and were no rejected drafts."""
+    prompt_tokens: int
+    """Prompt tokens of admitted requests."""
+    generated_tokens: int
+    draft_tokens: int
+    accepted_drafts: int
+    clamped: int
+    """Requests whose max_tokens was cut to what max_model_len and the pool hold."""
+    failed_steps: int
+
+    @property
+    def kv_usage(self) -> float:
+        return self.blocks_used / self.blocks_total if self.blocks_total else 0.0
+
+    @property
+    def hit_rate(self) -> float:
+        return self.prefix_hits / self.prefix_queries if self.prefix_queries else 0.0
