@@ -33,8 +33,8 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
     """What the front half needs of a model: plain data, so that it needs neither the files nor NumPy."""
 
     name: str
-    tokenizer_spec: dict[str, Any] | None = None
-    """For text.Tokenizer.from_spec; None: the executor has no model (fake) and the byte tokenizer stands in."""
+    tokenizer_spec: dict[str, Any]
+    """For text.Tokenizer.from_spec."""
     chat_template: str | None = None
     generation_config: dict[str, Any] = {}
 

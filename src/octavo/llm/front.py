@@ -10,7 +10,6 @@ import msgspec
 from octavo.config.args import EngineArgs
 from octavo.engine.messages import Front
 from octavo.errors import ConfigError, InvalidRequest
-from octavo.llm.byte_tokenizer import ByteTokenizer
 from octavo.obs.log import get_logger
 from octavo.text.chat import ChatTemplate
 from octavo.text.tokenizer import Tokenizer
@@ -32,8 +31,7 @@ DEFAULTS = {
 class ModelFront(msgspec.Struct, frozen=True, kw_only=True):
     """Built once, when the engine has opened the model's files."""
 
-    tokenizer: Any
-    """A text.Tokenizer, or the fake executor's ByteTokenizer."""
+    tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     default_sampling: dict[str, Any]
     """SamplingParams fields to use where a request leaves them open."""
@@ -41,8 +39,7 @@ class ModelFront(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def build(cls, front: Front, args: EngineArgs) -> ModelFront:
         """Raises ConfigError (an unreadable chat template) and ModelError (a tokenizer that cannot be built)."""
-        spec = front.tokenizer_spec
-        tokenizer: Any = ByteTokenizer() if spec is None else Tokenizer.from_spec(spec)
+        tokenizer = Tokenizer.from_spec(front.tokenizer_spec)
         source = front.chat_template
         if args.chat_template is not None:
             try:

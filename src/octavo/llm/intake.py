@@ -19,6 +19,7 @@ import msgspec
 from octavo.config.resolve import EngineConfig
 from octavo.errors import InvalidRequest, PromptTooLong
 from octavo.facts import Facts
+from octavo.text.tokenizer import Tokenizer
 from octavo.types import Request, SamplingParams
 
 Prompt: TypeAlias = str | Sequence[int] | Mapping[str, Any]
@@ -85,7 +86,7 @@ def pack_ids(ids: Iterable[int], *, vocab_size: int, name: str = "prompt") -> ar
 class Intake:
     """Thread-safe but for the counter of ids, which CPython makes atomic: long prompts are prepared on a thread."""
 
-    def __init__(self, *, tokenizer: Any, facts: Facts, config: EngineConfig, seed: int | None = None) -> None:
+    def __init__(self, *, tokenizer: Tokenizer, facts: Facts, config: EngineConfig, seed: int | None = None) -> None:
         self.tokenizer, self.facts, self.config = tokenizer, facts, config
         self._ids = itertools.count(1)
         self._draw = random.Random(seed).getrandbits if seed is not None else secrets.randbits

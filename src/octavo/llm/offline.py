@@ -18,6 +18,7 @@ from octavo.llm.front import ModelFront
 from octavo.llm.intake import Intake, Prompt
 from octavo.llm.outputs import OutputProcessor, RequestState, publish
 from octavo.obs.metrics import Metrics
+from octavo.text.tokenizer import Tokenizer
 from octavo.types import RequestOutput, SamplingParams
 
 Message = Mapping[str, Any]
@@ -117,8 +118,8 @@ class LLM:
 
     # -- knowing ------------------------------------------------------------------------------------------------------
     @property
-    def tokenizer(self) -> Any:
-        """The model's text.Tokenizer."""
+    def tokenizer(self) -> Tokenizer:
+        """The model's own."""
         return self._front.tokenizer
 
     @property

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from octavo.engine.messages import Outputs
 from octavo.errors import InvalidRequest, OctavoError
@@ -16,6 +15,7 @@ from octavo.llm.intake import Prepared
 from octavo.obs.metrics import Metrics
 from octavo.text.detokenize import Detokenizer
 from octavo.text.stop import StopChecker
+from octavo.text.tokenizer import Tokenizer
 from octavo.types import Completion, FinishReason, RequestOutput, SeqOutput, TokenLogprobs
 
 
@@ -27,7 +27,7 @@ class SeqState:
         "_detokenizer", "_stop", "_taken_text", "_taken_ids",
     )  # fmt: skip
 
-    def __init__(self, request: RequestState, seq_id: int, index: int, tokenizer: Any) -> None:
+    def __init__(self, request: RequestState, seq_id: int, index: int, tokenizer: Tokenizer) -> None:
         params = request.params
         self.request, self.seq_id, self.index = request, seq_id, index
         self.text = ""
@@ -109,7 +109,7 @@ class RequestState:
         "arrival", "queued", "first", "last", "on_update",
     )  # fmt: skip
 
-    def __init__(self, prepared: Prepared, tokenizer: Any, on_update: Callable[[], object] | None) -> None:
+    def __init__(self, prepared: Prepared, tokenizer: Tokenizer, on_update: Callable[[], object] | None) -> None:
         self.request_id, self.prompt, self.prompt_ids = prepared.request_id, prepared.prompt, prepared.prompt_ids
         self.params = prepared.params
         self.on_update = on_update
@@ -143,7 +143,7 @@ class RequestState:
 class OutputProcessor:
     """The open requests of one engine. Not thread-safe."""
 
-    def __init__(self, *, tokenizer: Any, metrics: Metrics) -> None:
+    def __init__(self, *, tokenizer: Tokenizer, metrics: Metrics) -> None:
         self.tokenizer, self.metrics = tokenizer, metrics
         self.requests: dict[str, RequestState] = {}
         self._seqs: dict[int, SeqState] = {}

@@ -1,0 +1,62 @@
+"""Names dashboards know, each declared once."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from octavo.obs.metrics import Histogram, Metrics
+
+EXPECTED = {
+    "num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "prefix_cache_queries", "prefix_cache_hits",
+    "num_preemptions", "prompt_tokens", "generation_tokens", "time_to_first_token_seconds",
+    "inter_token_latency_seconds", "request_time_per_output_token_seconds", "e2e_request_latency_seconds",
+    "request_queue_time_seconds", "request_prefill_time_seconds", "request_decode_time_seconds",
+    "iteration_tokens_total", "request_success", "lora_requests_info", "spec_decode_num_drafts",
+    "spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens", "admission_rejections", "cache_config_info",
+}  # fmt: skip
+
+
+def families(metrics: Metrics) -> dict[str, object]:
+    return {f.name: f for f in text_string_to_metric_families(metrics.render().decode())}
+
+
+def test_every_known_name_is_declared_once() -> None:
+    names = [m.name for m in Metrics().declared()]
+    assert len(names) == len(set(names))
+    assert set(names) >= EXPECTED
+
+
+def test_prefix_and_counter_suffix() -> None:
+    metrics = Metrics(prefix="vllm:", model="m")
+    metrics.prompt_tokens.inc(7)
+    metrics.success.inc(label="stop")
+    text = metrics.render().decode()
+    assert 'vllm:prompt_tokens_total{model_name="m"} 7.0' in text
+    assert 'vllm:request_success_total{finished_reason="stop",model_name="m"} 1.0' in text
+    assert "octavo:" not in text
+
+
+def test_histograms_count_cumulatively() -> None:
+    metrics = Metrics(model="m")
+    for value in (0.0005, 0.001, 0.3, 1000.0):
+        metrics.ttft.observe(value)
+    lines = metrics.render().decode().splitlines()
+    name = "octavo:time_to_first_token_seconds"
+    assert f'{name}_bucket{{le="0.001",model_name="m"}} 2.0' in lines
+    assert f'{name}_bucket{{le="0.5",model_name="m"}} 3.0' in lines
+    assert f'{name}_bucket{{le="+Inf",model_name="m"}} 4.0' in lines
+    assert f'{name}_count{{model_name="m"}} 4.0' in lines
+
+
+def test_histogram_mean() -> None:
+    histogram = Histogram("h", "", (1.0, 2.0))
+    assert histogram.mean == 0.0
+    histogram.observe(1.0)
+    histogram.observe(4.0)
+    assert histogram.mean == 2.5
+
+
+def test_the_text_parses() -> None:
+    metrics = Metrics(model='quote " and \\ and \n')
+    metrics.cache_config.labels = {"block_size": "16"}
+    assert len(families(metrics)) == len(metrics.declared())
