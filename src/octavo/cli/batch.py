@@ -192,7 +192,7 @@ async def _generate(llm: AsyncLLM, job: Job, fields: dict[str, Any]) -> dict[str
     params = params_from(llm.default_sampling, {**job.sampling, **fields})
     while True:
         try:
-            outputs = [out async for out in llm.generate(ids, params) if out.finished]
+            outputs = [out async for out in llm.generate(ids, params, stream=False)]
             break
         except QueueFull as full:
             await asyncio.sleep(full.retry_after)

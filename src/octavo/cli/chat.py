@@ -34,10 +34,17 @@ Several lines: Alt-Enter starts a new line, or put the text between two lines of
 """
 
 
+SPEC = Spec(
+    "chat",
+    "Talk to a model in the terminal.",
+    (EngineArgs, ChatFlags, SamplingFlags),
+    (Positional("model", required=False),),
+    NOTES,
+)
+
+
 def run(argv: list[str]) -> int:
-    model = Positional("model", required=False)
-    spec = Spec("chat", "Talk to a model in the terminal.", (EngineArgs, ChatFlags, SamplingFlags), (model,), NOTES)
-    parsed = parse(spec, argv)
+    parsed = parse(SPEC, argv)
     if parsed is None:
         return OK
     args, flags, sampling = parsed[EngineArgs], parsed[ChatFlags], parsed[SamplingFlags]

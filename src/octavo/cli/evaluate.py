@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -43,19 +44,21 @@ class Score(NamedTuple):
         return math.exp(self.nll / self.tokens) if self.tokens else math.nan
 
 
+SPEC = Spec(
+    "eval perplexity",
+    "Perplexity of text files, in windows of --window tokens that start afresh. Several files are also pooled.",
+    (EngineArgs, EvalFlags),
+    (Positional("model"), Positional("files", many=True)),
+)
+
+
 def run(argv: list[str]) -> int:
     if argv[:1] in ([], ["-h"], ["--help"]):
         print("usage: octavo eval perplexity MODEL FILE...\n\nMeasures: perplexity")
         return OK if argv else 2
     if argv[0] != "perplexity":
         raise UsageError(f"eval: got {argv[0]!r}, allowed: perplexity")
-    spec = Spec(
-        "eval perplexity",
-        "Perplexity of text files, in windows of --window tokens that start afresh. Several files are also pooled.",
-        (EngineArgs, EvalFlags),
-        (Positional("model"), Positional("files", many=True)),
-    )
-    parsed = parse(spec, argv[1:])
+    parsed = parse(SPEC, argv[1:])
     if parsed is None:
         return OK
     args, flags = parsed[EngineArgs], parsed[EvalFlags]
@@ -89,7 +92,7 @@ def perplexity(llm: LLM, text: str, *, window: int = 1024) -> Score:
     bos = [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []
     prompts = list(windows(tokenizer.encode(text, add_bos=False), window, bos))
     nll, tokens = 0.0, 0
-    for output in llm.generate(prompts, params):
+    for output in llm.generate(prompts, params, use_tqdm=sys.stderr.isatty()):
         if output.outputs[0].error or output.prompt_logprobs is None:
             raise OctavoError(f"a window could not be scored: {output.outputs[0].error or 'no prompt_logprobs'}")
         scored = [entry for entry in output.prompt_logprobs if entry is not None]

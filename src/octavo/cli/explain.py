@@ -7,9 +7,16 @@ from octavo.cli.flags import Positional, Spec, parse
 from octavo.config.args import EngineArgs
 
 
+SPEC = Spec(
+    "explain",
+    "Print a model's program, its executable, memory, and the cost of a step. No weights are loaded.",
+    (EngineArgs,),
+    (Positional("model"),),
+)
+
+
 def run(argv: list[str]) -> int:
-    summary = "Print a model's program, its executable, memory, and the cost of a step. No weights are loaded."
-    parsed = parse(Spec("explain", summary, (EngineArgs,), (Positional("model"),)), argv)
+    parsed = parse(SPEC, argv)
     if parsed is None:
         return OK
     from octavo.runner.explain import explain

@@ -25,9 +25,16 @@ class PullFlags(msgspec.Struct, frozen=True, kw_only=True):
     """No progress bar."""
 
 
+SPEC = Spec(
+    "pull",
+    "Fetch a model ahead of its first use. Resumes where it was interrupted.",
+    (PullFlags,),
+    (Positional("model"),),
+)
+
+
 def run(argv: list[str]) -> int:
-    spec = Spec("pull", "Fetch a model ahead of its first use. Resumes where it was interrupted.", (PullFlags,))
-    parsed = parse(spec._replace(positionals=(Positional("model"),)), argv)
+    parsed = parse(SPEC, argv)
     if parsed is None:
         return OK
     flags = parsed[PullFlags]

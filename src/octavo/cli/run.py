@@ -47,10 +47,17 @@ exit code: 0 all answered; 1 stopped by an error; 2 wrong usage; 3 finished, som
 """
 
 
+SPEC = Spec(
+    "run",
+    "Answer a prompt, standard input, or a JSONL file.",
+    (EngineArgs, RunFlags, SamplingFlags),
+    (Positional("model"), Positional("prompt", required=False)),
+    NOTES,
+)
+
+
 def run(argv: list[str]) -> int:
-    places = (Positional("model"), Positional("prompt", required=False))
-    spec = Spec("run", "Answer a prompt, standard input, or a JSONL file.", (EngineArgs, RunFlags, SamplingFlags))
-    parsed = parse(spec._replace(positionals=places, notes=NOTES), argv)
+    parsed = parse(SPEC, argv)
     if parsed is None:
         return OK
     args, flags, sampling = parsed[EngineArgs], parsed[RunFlags], parsed[SamplingFlags]

@@ -14,15 +14,17 @@ SIGTERM or Ctrl-C drains: open requests finish within --grace-seconds.
 """
 
 
+SPEC = Spec(
+    "serve",
+    "Serve a model over an OpenAI-compatible HTTP API.",
+    (EngineArgs, ServerConfig),
+    (Positional("model"),),
+    NOTES,
+)
+
+
 def run(argv: list[str]) -> int:
-    spec = Spec(
-        "serve",
-        "Serve a model over an OpenAI-compatible HTTP API.",
-        (EngineArgs, ServerConfig),
-        (Positional("model"),),
-        NOTES,
-    )
-    parsed = parse(spec, argv)
+    parsed = parse(SPEC, argv)
     if parsed is None:
         return OK
     from octavo.server.run import serve

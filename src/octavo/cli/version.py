@@ -24,8 +24,11 @@ class VersionFlags(msgspec.Struct, frozen=True, kw_only=True):
     """As one JSON object."""
 
 
+SPEC = Spec("version", "Print versions, CPU, instruction set and threads.", (VersionFlags,))
+
+
 def run(argv: list[str]) -> int:
-    parsed = parse(Spec("version", "Print versions, CPU, instruction set and threads.", (VersionFlags,)), argv)
+    parsed = parse(SPEC, argv)
     if parsed is None:
         return OK
     found = facts()

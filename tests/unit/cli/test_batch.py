@@ -35,7 +35,9 @@ class Engine:
             raise InvalidRequest("content is missing", param="messages")
         return [ord(c) for c in messages[-1]["content"]]
 
-    async def generate(self, prompt: str | Sequence[int], params: SamplingParams) -> AsyncIterator[RequestOutput]:
+    async def generate(
+        self, prompt: str | Sequence[int], params: SamplingParams, *, stream: bool = True
+    ) -> AsyncIterator[RequestOutput]:
         text = prompt if isinstance(prompt, str) else "".join(map(chr, prompt))
         if text == "long":
             raise PromptTooLong("9 tokens, allowed: 8")
@@ -51,7 +53,8 @@ class Engine:
             Completion(i, text.upper(), [1, 2], FinishReason.STOP, error="bad logits" if text == "nan" else None)
             for i in range(params.n)
         ]
-        yield RequestOutput("r", None, [1, 2, 3], outputs, False)
+        if stream:
+            yield RequestOutput("r", None, [1, 2, 3], outputs, False)
         yield RequestOutput("r", None, [1, 2, 3], outputs, True, num_cached_tokens=1)
 
 
