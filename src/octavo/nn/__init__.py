@@ -1,1 +1,10 @@
+"""Layers: objects that declare weights when made and emit ops when called. They never ask where they will run."""
 
+from octavo.nn.attention import Attention as Attention
+from octavo.nn.attention import AttentionShape as AttentionShape
+from octavo.nn.build import Build as Build
+from octavo.nn.embedding import Embedding as Embedding
+from octavo.nn.embedding import Head as Head
+from octavo.nn.linear import Linear as Linear
+from octavo.nn.mlp import GatedMLP as GatedMLP
+from octavo.nn.norm import RMSNorm as RMSNorm

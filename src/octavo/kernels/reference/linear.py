@@ -1,0 +1,50 @@
+"""Reference linears: one function an execution format, written as docs/numerics.md states it.
+
+`dense` over dequantised weights is what the interpreter runs (BLAS, same values to float32 rounding); the others state
+the integer arithmetic and judge the native kernels and `dense` itself on small shapes.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.kernels.reference.rows import in_groups
+
+F32: TypeAlias = NDArray[np.float32]
+I8: TypeAlias = NDArray[np.int8]
+
+
+def dense(x: F32, weight: F32, bias: F32 | None = None) -> F32:
+    """x [M, K], weight [N, K], bias [N] -> x · weightᵀ + bias, f32 [M, N]."""
+    y = x @ weight.T
+    return y if bias is None else np.asarray(y + bias, np.float32)
+
+
+def exact(x: F32, weight: F32, bias: F32 | None = None) -> F32:
+    """As `dense`, each output summed in binary64 and rounded once: the middle of what any order of sums may give."""
+    y = np.asarray(x.astype(np.float64) @ weight.astype(np.float64).T, np.float32)
+    return y if bias is None else np.asarray(y + bias, np.float32)
+
+
+def grouped(
+    x: tuple[I8, F32, F32], codes: NDArray[np.int32], scale: F32, *, minimum: F32 | None = None, bias: F32 | None = None
+) -> F32:
+    """int8, int4 and int4m: x = (codes int8 [M, K], scale [M, G], xsum [M, G]); weight codes i32 [N, K], scale [N, G].
+
+    Per group g ascending, i = Σ x·w exact in int32, acc += i * (scale_w * scale_x), then acc += min * xsum where the
+    format has a minimum [N, G]. int4's stored 0…15 arrives here as code − 8, int4m's as 0…15. The product and the sum
+    are rounded apart here, once together (fma) in kernels.
+    """
+    x_codes, x_scale, x_sum = x
+    a = in_groups(x_codes.astype(np.int32))
+    w = in_groups(codes)
+    acc = np.zeros((len(a), len(w)), np.float32)
+    for g in range(a.shape[1]):
+        i = (a[:, g] @ w[:, g].T).astype(np.float32)
+        acc = acc + i * (x_scale[:, g, None] * scale[None, :, g])
+        if minimum is not None:
+            acc = acc + x_sum[:, g, None] * minimum[None, :, g]
+    return acc if bias is None else np.asarray(acc + bias, np.float32)

@@ -1,0 +1,92 @@
+"""Reference ops on rows. All compute in float32 and return float32; the caller rounds once to the buffer's dtype.
+
+NumPy's row sums are pairwise and its exp is the platform's: this reference judges values, not bits (docs/numerics.md).
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+F32: TypeAlias = NDArray[np.float32]
+I32: TypeAlias = NDArray[np.int32]
+GROUP = 32
+
+
+def embed(weight: F32, tokens: I32) -> F32:
+    """weight [vocab, width], tokens [T] -> [T, width]: row tokens[t]. Source: docs/numerics.md, "Linear"."""
+    return np.asarray(weight[tokens], np.float32)
+
+
+def rms_norm(x: F32, weight: F32, eps: float) -> F32:
+    """x [..., n], weight [n] -> (x * r) * weight with r = 1 / sqrt(mean(x²) + eps). Source: Zhang and Sennrich 2019."""
+    mean = np.mean(x * x, axis=-1, keepdims=True, dtype=np.float32)
+    r = np.float32(1) / np.sqrt(mean + np.float32(eps))
+    return np.asarray((x * r) * weight, np.float32)
+
+
+def rope(x: F32, cos: F32, sin: F32) -> F32:
+    """x [T, heads, d]; cos, sin [T, rotary / 2] -> the first `rotary` of each head turned, the rest kept.
+
+    Pairs (i, i + rotary / 2): y0 = x0 c − x1 s, y1 = x0 s + x1 c. Source: Su et al. 2021, rotate-half layout.
+    """
+    half = cos.shape[-1]
+    c, s = cos[:, None, :], sin[:, None, :]
+    x0, x1 = x[..., :half], x[..., half : 2 * half]
+    return np.concatenate([x0 * c - x1 * s, x0 * s + x1 * c, x[..., 2 * half :]], axis=-1)
+
+
+def silu_mul(gate: F32, up: F32) -> F32:
+    """gate, up [..., n] -> gate / (1 + exp(−gate)) * up. Source: Shazeer 2020 (SwiGLU)."""
+    with np.errstate(over="ignore"):  # exp(−gate) = inf gives 0, which is the limit
+        return np.asarray(gate / (np.float32(1) + np.exp(-gate)) * up, np.float32)
+
+
+def add(a: F32, b: F32) -> F32:
+    """a + b, elementwise."""
+    return a + b
+
+
+def gather(x: F32, rows: I32) -> F32:
+    """x [T, n], rows [R] -> x[rows]."""
+    return np.asarray(x[rows])
+
+
+def round_bf16(x: F32) -> F32:
+    """To bfloat16, nearest even, and back."""
+    return x.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def quantize(x: F32) -> tuple[NDArray[np.int8], F32, F32]:
+    """x [rows, K] f32 -> codes int8 [rows, K], scale f32 [rows, G], xsum f32 [rows, G]; G groups of 32 along K.
+
+    scale = amax / 127, code = rne(x * (127 / amax)), xsum = scale * Σ codes. A group of zeros has scale 0. Source:
+    docs/numerics.md, "Activations: q8".
+    """
+    rows, k = x.shape
+    padded = in_groups(x)
+    amax = np.abs(padded).max(axis=2)
+    scale = amax / np.float32(127)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        inverse = np.where(amax > 0, np.float32(127) / amax, np.float32(0)).astype(np.float32)
+        codes = np.clip(np.nan_to_num(np.rint(padded * inverse[:, :, None])), -127, 127).astype(np.int8)
+    total = codes.astype(np.int32).sum(axis=2)
+    xsum = np.asarray(scale * total.astype(np.float32), np.float32)
+    return codes.reshape(rows, -1)[:, :k], scale, xsum
+
+
+def dequantize(codes: NDArray[np.int8], scale: F32) -> F32:
+    """codes [rows, K], scale [rows, G] -> codes * scale, f32 [rows, K]."""
+    return codes.astype(np.float32) * np.repeat(scale, GROUP, axis=1)[:, : codes.shape[1]]
+
+
+def in_groups(x: NDArray[Any]) -> NDArray[Any]:
+    """[rows, K] -> [rows, G, 32], the tail padded with zeros."""
+    rows, k = x.shape
+    width = -(-k // GROUP) * GROUP
+    if width != k:
+        x = np.concatenate([x, np.zeros((rows, width - k), x.dtype)], axis=1)
+    return x.reshape(rows, -1, GROUP)

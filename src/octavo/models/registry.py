@@ -1,0 +1,53 @@
+"""Which file builds which checkpoint: one row an architecture, by its class name and by its model_type."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from octavo.errors import ModelError
+from octavo.models import fields
+from octavo.models.fields import Config
+from octavo.nn import Build
+from octavo.program.builder import Builder
+from octavo.program.ir import Program
+
+MODELS: dict[str, str] = {
+    "LlamaForCausalLM": "octavo.models.llama:LlamaForCausalLM",
+    "MistralForCausalLM": "octavo.models.llama:LlamaForCausalLM",
+    "Qwen2ForCausalLM": "octavo.models.qwen2:Qwen2ForCausalLM",
+}
+MODEL_TYPES: dict[str, str] = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+}
+
+
+def architecture(config: Config) -> str:
+    """The config's row of MODELS: by `architectures`, else by `model_type`. Raises ModelError naming both."""
+    for name in config.get("architectures") or []:
+        if name in MODELS:
+            return str(name)
+    kind = config.get("model_type")
+    if not config.get("architectures") and kind in MODEL_TYPES:
+        return MODEL_TYPES[str(kind)]
+    got = config.get("architectures") or kind
+    raise ModelError(f"architecture: got {got!r}, allowed: {', '.join(MODELS)}")
+
+
+def build_program(config: Config) -> Program:
+    """Run the model file once, without weights. `config` has Hugging Face keys. Raises ModelError."""
+    name = architecture(config)
+    quantised = config.get("quantization_config")
+    if quantised:
+        method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
+        raise fields.refuse("quantization_config", method, "a float checkpoint, or a GGUF file")
+    module, _, attribute = MODELS[name].partition(":")
+    model = getattr(import_module(module), attribute)
+    builder = Builder(
+        name,
+        vocab_size=fields.integer(config, "vocab_size"),
+        max_len=fields.integer(config, "max_position_embeddings", most=1 << 21),
+    )
+    model(Build(builder), config)()
+    return builder.build()

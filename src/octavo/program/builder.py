@@ -1,0 +1,180 @@
+"""Builder: what a model file's Python runs against, once and without weights, to leave a Program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+from octavo.program.ir import (
+    Act,
+    Add,
+    Attend,
+    Buffer,
+    DeviceOp,
+    Embed,
+    Gather,
+    Head,
+    KVGroup,
+    KVWrite,
+    Linear,
+    Norm,
+    Part,
+    Program,
+    Rope,
+    Rows,
+    Segment,
+    View,
+    Weight,
+)
+from octavo.program.rope import RopeSpec
+
+
+class Builder:
+    """Collects buffers, weights and ops in order. Each method that computes returns the view it wrote.
+
+    Declaring a weight twice under one name gives the same weight: a tied head costs nothing.
+    """
+
+    def __init__(self, name: str, *, vocab_size: int, max_len: int) -> None:
+        self.name = name
+        self.vocab_size = vocab_size
+        self.max_len = max_len
+        self._buffers: list[Buffer] = []
+        self._weights: dict[str, Weight] = {}
+        self._groups: list[KVGroup] = []
+        self._ops: list[DeviceOp] = []
+        self._segments: list[Segment] = []
+        self._logits: int | None = None
+
+    # -- declarations -------------------------------------------------------------------------------------------------
+    def buffer(
+        self, name: str, width: int, *, rows: Rows = Rows.T, dtype: str | None = None, port: bool = False
+    ) -> View:
+        """A new buffer, as the view of all its columns."""
+        self._buffers.append(Buffer(name, rows, width, dtype, port))
+        return View(len(self._buffers) - 1, 0, 1, width, width)
+
+    def linear_weight(self, parts: Mapping[str, int], k: int) -> str:
+        """A matrix [sum of rows, k] filled by the tensors of `parts` (name -> rows), one below the other."""
+        name = _joined(list(parts))
+        self._declare(Weight(name, "linear", sum(parts.values()), k, _parts(parts)))
+        return name
+
+    def vector(self, parts: Mapping[str, int]) -> str:
+        """An f32 vector filled by the tensors of `parts` (name -> elements)."""
+        name = _joined(list(parts))
+        self._declare(Weight(name, "vec", sum(parts.values()), 1, _parts(parts)))
+        return name
+
+    def rope_tables(self, spec: RopeSpec) -> tuple[str, str]:
+        """Names of the cos and sin tables of `spec`; one pair however often it is asked for."""
+        base = f"rope({spec.rotary}, {spec.theta:g}{'' if spec.scaling is None else ', llama3'})"
+        for which in ("cos", "sin"):
+            weight = Weight(f"{base}.{which}", "table", self.max_len, spec.rotary // 2, table=(spec, which))
+            self._declare(weight)
+        return f"{base}.cos", f"{base}.sin"
+
+    def kv_group(self, name: str, *, layers: int, kv_heads: int, head_dim: int) -> int:
+        """A group of layers that share one block table; its index."""
+        self._groups.append(KVGroup(name, layers, kv_heads, head_dim))
+        return len(self._groups) - 1
+
+    @contextmanager
+    def segment(self, name: str) -> Iterator[None]:
+        """Ops emitted inside form the segment `name`."""
+        first = len(self._ops)
+        yield
+        self._segments.append(Segment(name, first, len(self._ops)))
+
+    # -- ops ----------------------------------------------------------------------------------------------------------
+    def embed(self, weight: str, *, name: str) -> View:
+        """Rows of `weight` by token: [T, k]. The residual stream: f32."""
+        self._weights[weight] = replace(self._weights[weight], lookup=True)
+        return self._emit(Embed(self.buffer(name, self._weights[weight].k, dtype="f32"), weight))
+
+    def linear(self, x: View, weight: str, bias: str | None, *, name: str) -> View:
+        out = self.buffer(name, self._weights[weight].n, rows=self._rows(x))
+        return self._emit(Linear(x, out, weight, bias))
+
+    def norm(self, x: View, weight: str, *, eps: float, name: str, per_head: bool = False) -> View:
+        """RMS norm into a new buffer, or in place where it is per head."""
+        out = x if per_head else self.buffer(name, x.columns, rows=self._rows(x))
+        return self._emit(Norm(x, out, weight, eps, per_head))
+
+    def rope(self, x: View, spec: RopeSpec) -> View:
+        """In place."""
+        cos, sin = self.rope_tables(spec)
+        return self._emit(Rope(x, x, cos, sin, spec.rotary))
+
+    def kv_write(self, k: View, v: View, *, group: int, layer: int) -> None:
+        self._ops.append(KVWrite(k, v, group, layer))
+
+    def attend(self, q: View, *, group: int, layer: int, scale: float, name: str) -> View:
+        """One flat view [T, heads * head_dim]."""
+        out = self.buffer(name, q.columns)
+        self._ops.append(Attend(q, out.split(q.heads), group, layer, scale))
+        return out
+
+    def act(self, gate: View, up: View, *, name: str) -> View:
+        return self._emit(Act(gate, up, self.buffer(name, gate.columns, rows=self._rows(gate))))
+
+    def add_to(self, stream: View, y: View) -> View:
+        """stream += y."""
+        return self._emit(Add(stream, y, stream))
+
+    def gather(self, x: View, *, name: str) -> View:
+        """The rows whose logits are wanted: [R, width]."""
+        return self._emit(Gather(x, self.buffer(name, x.columns, rows=Rows.R)))
+
+    def head(self, x: View, weight: str) -> View:
+        """Logits, f32 [R, vocab]; outlive the step."""
+        out = self.buffer("logits", self._weights[weight].n, rows=Rows.R, dtype="f32", port=True)
+        self._logits = out.buffer
+        return self._emit(Head(x, out, weight))
+
+    def build(self) -> Program:
+        """The finished Program, validated."""
+        assert self._logits is not None, "no head was built"
+        program = Program(
+            name=self.name,
+            vocab_size=self.vocab_size,
+            max_len=self.max_len,
+            buffers=tuple(self._buffers),
+            weights=dict(self._weights),
+            groups=tuple(self._groups),
+            ops=tuple(self._ops),
+            segments=tuple(self._segments),
+            logits=self._logits,
+        )
+        program.validate()
+        return program
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+    def _declare(self, weight: Weight) -> None:
+        known = self._weights.get(weight.name)
+        if known is None:
+            self._weights[weight.name] = weight
+        else:
+            same = (known.kind, known.n, known.k, known.parts) == (weight.kind, weight.n, weight.k, weight.parts)
+            assert same, f"{weight.name} is declared twice, differently"
+
+    def _rows(self, view: View) -> Rows:
+        return self._buffers[view.buffer].rows
+
+    def _emit(self, op: Embed | Linear | Norm | Rope | Act | Add | Gather | Head) -> View:
+        self._ops.append(op)
+        return op.out
+
+
+def _parts(parts: Mapping[str, int]) -> tuple[Part, ...]:
+    return tuple(Part(tensor, rows) for tensor, rows in parts.items())
+
+
+def _joined(tensors: list[str]) -> str:
+    """One tensor keeps its name; joined ones share their prefix: `…self_attn.(q_proj+k_proj+v_proj).weight`."""
+    if len(tensors) == 1:
+        return tensors[0]
+    split = [t.rsplit(".", 2) for t in tensors]
+    assert len({(prefix, leaf) for prefix, _, leaf in split}) == 1, tensors
+    return f"{split[0][0]}.({'+'.join(middle for _, middle, _ in split)}).{split[0][2]}"

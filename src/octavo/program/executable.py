@@ -1,0 +1,177 @@
+"""ExecutableSpec: a Program with buffer dtypes, fusions and places; what a backend runs, minus addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.kernels import OPS
+from octavo.program.ir import Host, Op, Program, Rows, Weight
+from octavo.quant.table import FORMATS, GROUP
+
+KV_ITEMSIZE = {"bf16": 2, "f32": 4}
+
+
+def row_bytes(dtype: str, width: int) -> int:
+    """Stride of a row: elements (q8: codes up to a group, then scales, then sums, f32 each), up to 64 bytes."""
+    match dtype:
+        case "f32" | "i32":
+            size = 4 * width
+        case "bf16":
+            size = 2 * width
+        case "q8":
+            groups = -(-width // GROUP)
+            size = groups * (GROUP + 8)
+        case _:
+            raise AssertionError(dtype)
+    return -(-size // 64) * 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The largest step, and the longest sequence."""
+
+    max_tokens: int
+    max_rows: int
+    max_seqs: int
+    max_len: int
+    block_size: int
+
+    @property
+    def max_blocks(self) -> int:
+        """Entries of a block table."""
+        return -(-self.max_len // self.block_size)
+
+    def rows(self, rows: Rows) -> int:
+        return {Rows.T: self.max_tokens, Rows.R: self.max_rows, Rows.B: self.max_seqs}[rows]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedBuffer:
+    name: str
+    rows: Rows
+    width: int
+    dtype: str
+    offset: int
+    """In the activation arena, bytes."""
+    size: int
+    """Bytes at the largest step."""
+
+    @property
+    def stride(self) -> int:
+        return row_bytes(self.dtype, self.width)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedWeight:
+    """A weight that is used, with its execution format ("vec" for vectors and tables)."""
+
+    weight: Weight
+    format: str
+    n: int
+    """Rows of a matrix; elements of a vec; positions times columns of a table."""
+    k: int
+
+    @property
+    def bytes(self) -> int:
+        return 4 * self.n if self.format == "vec" else FORMATS[self.format].storage_bytes(self.n, self.k)
+
+
+@dataclass(frozen=True, slots=True)
+class KVSpec:
+    name: str
+    dtype: str
+    layers: int
+    kv_heads: int
+    head_dim: int
+    block_size: int
+
+    @property
+    def block_bytes(self) -> int:
+        """K and V of block_size positions, all layers."""
+        return 2 * self.layers * self.block_size * self.kv_heads * self.head_dim * KV_ITEMSIZE[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutableSpec:
+    """Lowered for one backend. Op views index `buffers`; ops name weights, whose index is their place in `weights`."""
+
+    program: Program
+    backend: str
+    limits: Limits
+    buffers: tuple[PlacedBuffer, ...]
+    weights: tuple[PlacedWeight, ...]
+    kv: tuple[KVSpec, ...]
+    ops: tuple[Op, ...]
+    segments: Mapping[str, tuple[int, int]]
+    """name -> (first op, one past the last): embed, layers, layers.0 …, head."""
+    arena_bytes: int
+    logits: int
+    notes: tuple[str, ...] = ()
+    """Warnings: host ops, by name."""
+
+    @property
+    def weights_bytes(self) -> int:
+        return sum(w.bytes for w in self.weights)
+
+    @property
+    def block_bytes(self) -> int:
+        """One block of every group (with one group: of the group)."""
+        return sum(g.block_bytes for g in self.kv)
+
+    def native(self, addresses: Mapping[str, int], *, kv: Sequence[tuple[int, int]], arena: object) -> dict[str, Any]:
+        """The dict of docs/dev/native-abi.md.
+
+        addresses: packed bytes of each weight by name; kv: (address, num_blocks) per group; arena: for activations.
+        """
+        index = {w.weight.name: i for i, w in enumerate(self.weights)}
+        limits = self.limits
+        return {
+            "buffers": [(b.dtype, b.width, b.rows.value, b.offset) for b in self.buffers],
+            "weights": [(w.format, w.n, w.k, addresses[w.weight.name]) for w in self.weights],
+            "arena": arena,
+            "kv": [
+                {
+                    "dtype": g.dtype,
+                    "block_size": g.block_size,
+                    "kv_heads": g.kv_heads,
+                    "head_dim": g.head_dim,
+                    "layers": g.layers,
+                    "address": address,
+                    "num_blocks": blocks,
+                    "block_bytes": g.block_bytes,
+                }
+                for g, (address, blocks) in zip(self.kv, kv, strict=True)
+            ],
+            "limits": {
+                "max_tokens": limits.max_tokens,
+                "max_rows": limits.max_rows,
+                "max_seqs": limits.max_seqs,
+                "max_blocks": limits.max_blocks,
+                "max_len": limits.max_len,
+            },
+            "vocab": self.program.vocab_size,
+            "logits": self.logits,
+            "ops": [encode(op, index) for op in self.ops],
+            "segments": dict(self.segments),
+        }
+
+
+def encode(op: Op, index: Mapping[str, int]) -> tuple[object, ...]:
+    """An op as the native interface takes it: its kind, then its fields flattened by the op table."""
+    assert not isinstance(op, Host), "a host op is not the native backend's"
+    out: list[object] = [op.kind]
+    for name, how in OPS[op.kind]:
+        value = getattr(op, name)
+        if how == "view":
+            out += value.flat()
+        elif how == "buffer":
+            out.append(value.buffer)
+        elif how == "weight":
+            out.append(-1 if value is None else index[value])
+        elif how == "int":
+            out.append(int(value))
+        else:
+            out.append(float(value))
+    return tuple(out)

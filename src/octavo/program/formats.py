@@ -1,0 +1,96 @@
+"""Match a Program with a checkpoint: every tensor present, of the declared shape, and given an execution format."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.errors import ConfigError, ModelError
+from octavo.program.ir import Program, Weight
+from octavo.quant.table import FLOATS, FORMATS, Wishes, choose, quantises
+
+
+class SourceTensor(Protocol):
+    """A checkpoint's tensor, as weights/checkpoint.py gives it."""
+
+    @property
+    def source(self) -> str:
+        """f32, f16, bf16, q8_0, q4_0 or q4_1."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def read(self) -> NDArray[np.uint8]:
+        """The row-major bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """`by_weight`: execution format of each linear weight. `lines`: what happens to the tensors, for the log."""
+
+    by_weight: Mapping[str, str]
+    lines: tuple[str, ...]
+
+
+def choose_formats(program: Program, tensors: Mapping[str, SourceTensor], wishes: Wishes) -> Formats:
+    """Formats for every linear of `program`.
+
+    Raises ModelError for a missing tensor, a shape or a type that cannot be served; ConfigError where --quantization is
+    asked for a checkpoint that has no float linear left to quantise.
+    """
+    by_weight: dict[str, str] = {}
+    counts: Counter[tuple[str, str, str]] = Counter()
+    sizes: Counter[tuple[str, str, str]] = Counter()
+    any_float = False
+    for weight in program.weights.values():
+        if weight.kind == "table":
+            continue
+        sources = _check(weight, tensors)
+        if weight.kind == "vec":
+            row = ("+".join(dict.fromkeys(sources)), "f32", "vectors")
+            counts[row] += len(sources)
+            sizes[row] += 4 * weight.n
+            continue
+        any_float = any_float or all(s in FLOATS for s in sources)
+        choice = choose(sources, wishes, lookup=weight.lookup)
+        by_weight[weight.name] = choice.format
+        row = ("+".join(dict.fromkeys(sources)), choice.format, choice.text)
+        counts[row] += len(sources)
+        sizes[row] += FORMATS[choice.format].storage_bytes(weight.n, weight.k)
+    if quantises(wishes) and not any_float:
+        raise ConfigError(
+            f"--quantization: got {wishes.quantization}, allowed: none (its linears are quantised already)"
+        )
+    lines = [
+        f"{source} -> {target}, {text}: {counts[row]} tensors, {sizes[row] / 1e6:.1f} MB"
+        for row in sorted(counts, key=lambda r: -sizes[r])
+        for source, target, text in [row]
+    ]
+    used = {part.tensor for w in program.weights.values() for part in w.parts}
+    unused = sorted(set(tensors) - used)
+    if unused:
+        lines.append(f"not used: {', '.join(unused[:4])}{f' and {len(unused) - 4} more' if len(unused) > 4 else ''}")
+    return Formats(by_weight, tuple(lines))
+
+
+def _check(weight: Weight, tensors: Mapping[str, SourceTensor]) -> list[str]:
+    """The parts' source types, after checking that each is there with its shape."""
+    sources = []
+    for part in weight.parts:
+        tensor = tensors.get(part.tensor)
+        if tensor is None:
+            raise ModelError(f"tensor {part.tensor}: got nothing under this name, allowed: a tensor of the checkpoint")
+        wanted = (part.rows,) if weight.kind == "vec" else (part.rows, weight.k)
+        if tuple(tensor.shape) != wanted:
+            raise ModelError(
+                f"tensor {part.tensor}: got shape {tuple(tensor.shape)}, allowed: {wanted} (from the config)"
+            )
+        if weight.kind == "vec" and tensor.source not in FLOATS:
+            raise ModelError(f"tensor {part.tensor}: got type {tensor.source}, allowed: {', '.join(FLOATS)}")
+        sources.append(tensor.source)
+    return sources

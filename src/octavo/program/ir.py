@@ -1,0 +1,402 @@
+"""The Program: a model as data. A flat list of ops over views of named buffers; no weights, no device.
+
+    buffer   [rows, width] where rows is symbolic: T tokens, R logit rows, B sequences
+    view     columns of a buffer: `heads` pieces of `width`, `stride` apart, from `offset`; replaces split and concat
+    weight   a declaration: the checkpoint tensors that fill it, and its shape
+    segment  a named range of ops (embed, layers[i:j], head) that may run by itself
+
+`lower` (lower.py) turns a Program into an ExecutableSpec; the same op classes appear in both.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.program.rope import RopeSpec
+
+DTYPES = ("f32", "bf16", "q8", "i32")
+"""Buffer dtypes. q8: int8 codes with a scale and a sum per group of 32 columns (docs/numerics.md)."""
+
+
+class Rows(enum.StrEnum):
+    """How many rows a buffer has in a step."""
+
+    T = "T"
+    """Tokens computed in the step."""
+    R = "R"
+    """Rows whose logits are wanted."""
+    B = "B"
+    """Sequences."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """[rows, width] of activations; `dtype` None leaves the choice to lowering."""
+
+    name: str
+    rows: Rows
+    width: int
+    dtype: str | None = None
+    port: bool = False
+    """Outlives the Program (logits); never reused for anything else."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Columns of a buffer: head h covers [offset + h * stride, offset + h * stride + width)."""
+
+    buffer: int
+    offset: int
+    heads: int
+    stride: int
+    width: int
+
+    @property
+    def columns(self) -> int:
+        """Columns covered, over all heads."""
+        return self.heads * self.width
+
+    @property
+    def end(self) -> int:
+        """One past the last column."""
+        return self.offset + (self.heads - 1) * self.stride + self.width
+
+    def part(self, offset: int, width: int) -> View:
+        """Columns [offset, offset + width) of a view of one head."""
+        assert self.heads == 1 and offset >= 0 and offset + width <= self.width, (self, offset, width)
+        return View(self.buffer, self.offset + offset, 1, width, width)
+
+    def split(self, heads: int) -> View:
+        """The same columns as `heads` equal heads side by side."""
+        assert self.heads == 1 and self.width % heads == 0, (self, heads)
+        width = self.width // heads
+        return View(self.buffer, self.offset, heads, width, width)
+
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """(first, end) of each run of columns."""
+        for h in range(self.heads):
+            first = self.offset + h * self.stride
+            yield first, first + self.width
+
+    def flat(self) -> tuple[int, int, int, int, int]:
+        """As the native interface takes it."""
+        return (self.buffer, self.offset, self.heads, self.stride, self.width)
+
+
+# -- weights and KV ---------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A checkpoint tensor and how many rows (linear) or elements (vec) of the weight it fills, in order."""
+
+    tensor: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A matrix [n, k], a vector [n], or a table by position made at load.
+
+    kind "linear": packed in an execution format; embeddings are linears whose rows are looked up.
+    kind "vec": f32 vector (norm weights, biases). kind "table": f32 [positions, k], `table` says how it is made.
+    """
+
+    name: str
+    kind: str
+    n: int
+    k: int
+    parts: tuple[Part, ...] = ()
+    table: tuple[RopeSpec, str] | None = None
+    """(rope, "cos" or "sin")."""
+    lookup: bool = False
+    """An op reads single rows out of it (embed); it may feed the head as well."""
+
+    def make(self, rows: int) -> NDArray[np.float32]:
+        """A table's values [rows, k]."""
+        assert self.table is not None
+        spec, which = self.table
+        cos, sin = spec.table(rows)
+        return cos if which == "cos" else sin
+
+
+@dataclass(frozen=True, slots=True)
+class KVGroup:
+    """Layers that share a block table. A block holds K and V of block_size positions, for every layer."""
+
+    name: str
+    layers: int
+    kv_heads: int
+    head_dim: int
+    kind: str = "full"
+
+    def block_bytes(self, block_size: int, itemsize: int) -> int:
+        return 2 * self.layers * block_size * self.kv_heads * self.head_dim * itemsize
+
+
+# -- ops --------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Embed:
+    """out[t] = weight[token[t]]."""
+
+    kind: ClassVar[str] = "embed"
+    reads: ClassVar[tuple[str, ...]] = ()
+    out: View
+    weight: str
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """out = x · weightᵀ + bias; with `accumulate`, out = out + that. x is a whole buffer."""
+
+    kind: ClassVar[str] = "linear"
+    reads: ClassVar[tuple[str, ...]] = ("x",)
+    x: View
+    out: View
+    weight: str
+    bias: str | None = None
+    accumulate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """RMS norm of the whole view, or of each head by itself."""
+
+    kind: ClassVar[str] = "norm"
+    reads: ClassVar[tuple[str, ...]] = ("x",)
+    x: View
+    out: View
+    weight: str
+    eps: float
+    per_head: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotate-half by position, on the first `rotary` columns of each head; in place where out is x."""
+
+    kind: ClassVar[str] = "rope"
+    reads: ClassVar[tuple[str, ...]] = ("x",)
+    x: View
+    out: View
+    cos: str
+    sin: str
+    rotary: int
+
+
+@dataclass(frozen=True, slots=True)
+class KVWrite:
+    """K and V of the step's tokens into the cache."""
+
+    kind: ClassVar[str] = "kv_write"
+    reads: ClassVar[tuple[str, ...]] = ("k", "v")
+    k: View
+    v: View
+    group: int
+    layer: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attend:
+    """Causal attention of q over the cache, read through the block table."""
+
+    kind: ClassVar[str] = "attend"
+    reads: ClassVar[tuple[str, ...]] = ("q",)
+    q: View
+    out: View
+    group: int
+    layer: int
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """silu(gate) * up."""
+
+    kind: ClassVar[str] = "act"
+    reads: ClassVar[tuple[str, ...]] = ("gate", "up")
+    gate: View
+    up: View
+    out: View
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """out = a + b; out may be a or b."""
+
+    kind: ClassVar[str] = "add"
+    reads: ClassVar[tuple[str, ...]] = ("a", "b")
+    a: View
+    b: View
+    out: View
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """out[r] = x[row[r]]: the rows whose logits are wanted."""
+
+    kind: ClassVar[str] = "gather"
+    reads: ClassVar[tuple[str, ...]] = ("x",)
+    x: View
+    out: View
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Logits: out[r] = x[r] · weightᵀ, f32."""
+
+    kind: ClassVar[str] = "head"
+    reads: ClassVar[tuple[str, ...]] = ("x",)
+    x: View
+    out: View
+    weight: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """x in out's dtype, rounded once. Only lowering makes these."""
+
+    kind: ClassVar[str] = "cast"
+    reads: ClassVar[tuple[str, ...]] = ("x",)
+    x: View
+    out: View
+
+
+DeviceOp: TypeAlias = Embed | Linear | Norm | Rope | KVWrite | Attend | Act | Add | Gather | Head | Cast
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """An op the backend lacks: the Executable is cut here and the reference computes it."""
+
+    kind: ClassVar[str] = "host"
+    op: DeviceOp
+
+
+Op: TypeAlias = DeviceOp | Host
+
+
+def inner(op: Op) -> DeviceOp:
+    """The op itself, out of its host wrapper."""
+    return op.op if isinstance(op, Host) else op
+
+
+def reads(op: Op) -> list[View]:
+    """Views whose old values the op needs."""
+    op = inner(op)
+    views: list[View] = [getattr(op, name) for name in op.reads]
+    if isinstance(op, Linear) and op.accumulate:
+        views.append(op.out)
+    return views
+
+
+def writes(op: Op) -> list[View]:
+    """Views the op fills."""
+    op = inner(op)
+    return [] if isinstance(op, KVWrite) else [op.out]
+
+
+def weights_of(op: Op) -> list[str]:
+    """Names of the weights the op reads."""
+    op = inner(op)
+    names = [getattr(op, field, None) for field in ("weight", "bias", "cos", "sin")]
+    return [name for name in names if name is not None]
+
+
+def with_views(op: DeviceOp, change: Mapping[str, View]) -> DeviceOp:
+    """The op with some of its view fields replaced."""
+    return replace(op, **change)  # type: ignore[arg-type]  # names come from the op's own fields
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Ops [first, end)."""
+
+    name: str
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A model's meaning. Made by Builder.build, which validates it."""
+
+    name: str
+    vocab_size: int
+    max_len: int
+    """Longest sequence the model supports."""
+    buffers: tuple[Buffer, ...]
+    weights: Mapping[str, Weight]
+    groups: tuple[KVGroup, ...]
+    ops: tuple[DeviceOp, ...]
+    segments: tuple[Segment, ...]
+    logits: int
+    """The buffer of the head's output."""
+
+    def validate(self) -> None:
+        """Assert that views lie in their buffers, shapes agree, and nothing is read before it is written."""
+        written = [np.zeros(b.width, bool) for b in self.buffers]
+        for i, op in enumerate(self.ops):
+            where = f"op {i} ({op.kind})"
+            for view in reads(op):
+                self._inside(view, where)
+                for first, end in view.spans():
+                    gap = ~written[view.buffer][first:end]
+                    assert not gap.any(), f"{where} reads unwritten columns of {self.buffers[view.buffer].name}"
+            for view in writes(op):
+                self._inside(view, where)
+                for first, end in view.spans():
+                    written[view.buffer][first:end] = True
+            self._shapes(op, where)
+        assert written[self.logits].all(), "the head never wrote the logits"
+        at = 0
+        for segment in self.segments:
+            assert segment.first == at and segment.end > at, f"segment {segment.name} leaves a gap or is empty"
+            at = segment.end
+        assert at == len(self.ops), "ops outside every segment"
+
+    def _inside(self, view: View, where: str) -> None:
+        buffer = self.buffers[view.buffer]
+        ok = view.heads > 0 and view.width > 0 and view.offset >= 0 and view.end <= buffer.width
+        assert ok and (view.heads == 1 or view.stride >= view.width), f"{where}: {view} leaves {buffer}"
+
+    def _shapes(self, op: DeviceOp, where: str) -> None:
+        rows = {self.buffers[v.buffer].rows for v in [*reads(op), *writes(op)]}
+        wanted = {Rows.T, Rows.R} if isinstance(op, Gather) else rows
+        assert rows == wanted and (len(rows) == 1 or isinstance(op, Gather)), f"{where}: rows {sorted(rows)}"
+        for name in weights_of(op):
+            assert name in self.weights, f"{where}: weight {name} is not declared"
+        match op:
+            case Embed(out=out, weight=w):
+                ok = self.weights[w].k == out.columns and self.weights[w].lookup
+            case Linear(x=x, out=out, weight=w, bias=bias):
+                ok = (self.weights[w].n, self.weights[w].k) == (out.columns, x.columns) and self._whole(x)
+                ok = ok and (bias is None or self.weights[bias].n == out.columns)
+            case Head(x=x, out=out, weight=w):
+                ok = (self.weights[w].n, self.weights[w].k) == (out.columns, x.columns)
+                ok = ok and self._whole(x) and self._whole(out)
+            case Norm(x=x, out=out, weight=w, per_head=per_head):
+                ok = x.columns == out.columns and self.weights[w].n == (x.width if per_head else x.columns)
+            case Rope(x=x, out=out, cos=cos, sin=sin, rotary=rotary):
+                ok = (x.heads, x.width) == (out.heads, out.width) and rotary <= x.width and rotary % 2 == 0
+                ok = ok and self.weights[cos].k == self.weights[sin].k == rotary // 2
+            case KVWrite(k=k, v=v, group=g, layer=layer):
+                shape = (self.groups[g].kv_heads, self.groups[g].head_dim)
+                ok = (k.heads, k.width) == (v.heads, v.width) == shape and 0 <= layer < self.groups[g].layers
+            case Attend(q=q, out=out, group=g, layer=layer, scale=scale):
+                ok = (q.heads, q.width) == (out.heads, out.width) and q.width == self.groups[g].head_dim
+                ok = ok and q.heads % self.groups[g].kv_heads == 0 and 0 <= layer < self.groups[g].layers
+                ok = ok and math.isfinite(scale)
+            case Act(gate=a, up=b, out=out) | Add(a=a, b=b, out=out):
+                ok = a.columns == b.columns == out.columns
+            case Gather(x=x, out=out) | Cast(x=x, out=out):
+                ok = x.columns == out.columns
+        assert ok, f"{where}: shapes disagree: {op}"
+
+    def _whole(self, view: View) -> bool:
+        return view.offset == 0 and view.columns == self.buffers[view.buffer].width

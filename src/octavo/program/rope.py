@@ -1,0 +1,114 @@
+"""Rotary position tables, made once at load in binary64 from basic operations only (docs/numerics.md, "Rows").
+
+Frequencies come from `decimal` (correctly rounded in software), sine and cosine from the series below, so no library's
+variant and no CPU's instruction set enters the table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Context, Decimal, localcontext
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+F32: TypeAlias = NDArray[np.float32]
+F64: TypeAlias = NDArray[np.float64]
+
+_PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494")
+
+
+@dataclass(frozen=True, slots=True)
+class Llama3Scaling:
+    """Llama 3.1's stretch: long wavelengths are slowed by `factor`, short ones kept, between them a linear blend.
+
+    Source: `rope_scaling` of the Llama 3.1 checkpoints. A dimension that turns `turns = original_len * freq / 2π` times
+    over the original length keeps its frequency from `high_freq_factor` turns on, and is divided by `factor` up to
+    `low_freq_factor` turns.
+    """
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class RopeSpec:
+    """Frequencies theta^(-2i/rotary), i < rotary/2, optionally scaled."""
+
+    rotary: int
+    theta: float
+    scaling: Llama3Scaling | None = None
+
+    def frequencies(self) -> F64:
+        """[rotary / 2] in radians per position, each rounded to binary32, as checkpoints are trained and run."""
+        with localcontext(Context(prec=40)):
+            log_theta = Decimal(self.theta).ln()
+            exact = [(-log_theta * 2 * i / self.rotary).exp() for i in range(self.rotary // 2)]
+            if self.scaling is not None:
+                exact = [_scaled(f, self.scaling) for f in exact]
+            values = [float(f) for f in exact]
+        return np.asarray(values, np.float32).astype(np.float64)
+
+    def table(self, rows: int) -> tuple[F32, F32]:
+        """cos and sin, f32 [rows, rotary / 2], of position * frequency."""
+        return _table(self, rows)
+
+
+def _scaled(freq: Decimal, s: Llama3Scaling) -> Decimal:
+    turns = freq * s.original_len / (2 * _PI)
+    low, high, factor = Decimal(s.low_freq_factor), Decimal(s.high_freq_factor), Decimal(s.factor)
+    if turns >= high:
+        return freq
+    if turns <= low:
+        return freq / factor
+    blend = (turns - low) / (high - low)
+    return (1 - blend) * freq / factor + blend * freq
+
+
+@lru_cache(maxsize=4)
+def _table(spec: RopeSpec, rows: int) -> tuple[F32, F32]:
+    """Pure, so the cache is safe; cos and sin are asked for one after the other. Results are read-only."""
+    freq = spec.frequencies()
+    cos = np.empty((rows, len(freq)), np.float32)
+    sin = np.empty_like(cos)
+    for first in range(0, rows, 4096):  # bounded scratch at 128k positions
+        angle = np.arange(first, min(first + 4096, rows), dtype=np.float64)[:, None] * freq[None, :]
+        s, c = sin_cos(angle)
+        cos[first : first + len(angle)] = c
+        sin[first : first + len(angle)] = s
+    cos.flags.writeable = sin.flags.writeable = False
+    return cos, sin
+
+
+# π/2 in three pieces; n·_P1 and n·_P2 are exact for n < 2²⁰, so the reduced angle is good to about 1e-16.
+_P1 = float.fromhex("0x1.921fb54400000p+0")
+_P2 = float.fromhex("0x1.0b4611a600000p-34")
+_P3 = float.fromhex("0x1.3198a2e037073p-69")
+_SIN = (-1 / 6, 1 / 120, -1 / 5040, 1 / 362880, -1 / 39916800, 1 / 6227020800, -1 / 1307674368000)
+_COS = (-1 / 2, 1 / 24, -1 / 720, 1 / 40320, -1 / 3628800, 1 / 479001600, -1 / 87178291200)
+
+
+def sin_cos(x: F64) -> tuple[F64, F64]:
+    """sin(x) and cos(x) for 0 <= x < 10⁶, absolute error below 1e-14, from +, -, * and rounding alone.
+
+    Reduced to |r| <= π/4 by multiples of π/2, then the Taylor series to r¹⁵ and r¹⁴ (the next terms are below 3e-16).
+    """
+    n = np.rint(x * (2 / float(_PI)))
+    r = ((x - n * _P1) - n * _P2) - n * _P3
+    r2 = r * r
+    s = np.zeros_like(r)
+    c = np.zeros_like(r)
+    for a, b in zip(reversed(_SIN), reversed(_COS), strict=True):
+        s = (s + a) * r2
+        c = (c + b) * r2
+    s = r + r * s
+    c = 1.0 + c
+    quadrant = n.astype(np.int64) & 3
+    odd = (quadrant & 1).astype(bool)
+    sin = np.where(odd, c, s)
+    cos = np.where(odd, s, c)
+    return np.where(quadrant >= 2, -sin, sin), np.where((quadrant == 1) | (quadrant == 2), -cos, cos)
