@@ -14,7 +14,7 @@
 // Integers:   add sub mul min max, bit_and bit_or bit_xor, shift_left<n> shift_right<n> (logical) shift_right_signed<n>.
 // Compare:    lt le eq (f32x16 and i32x16), select(m, a, b), mask_first(n), mask_and, mask_or, mask_not, any, bits.
 // Convert:    to_f32, to_i32 (nearest even; out of range and NaN give INT_MIN), as_i32, as_f32 (bits), bf16_bits.
-// Folds:      fold_add (the tree of numerics.md), fold_max, fold_min, fold_add_i32.
+// Folds:      fold_add (the tree of numerics.md), fold_max, fold_min, fold_add_i32, fold_max_i32.
 // bf16 pairs: a lane of i32x16 holds elements 2p (low half) and 2p+1 (high half): load_i32, set1_pair, pair_even,
 //             pair_odd, pair_fma(acc, a, b) = fma(a_even, b_even, fma(a_odd, b_odd, acc)), make_pairs(even, odd).
 #pragma once

@@ -233,6 +233,13 @@ OCTAVO_INLINE int32_t fold_add_i32(i32x16 a) {
     return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
 }
 
+OCTAVO_INLINE int32_t fold_max_i32(i32x16 a) {
+    const __m256i eight = _mm256_max_epi32(a.lo, a.hi);
+    const __m128i four = _mm_max_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+    const __m128i two = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    return _mm_cvtsi128_si32(_mm_max_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
+}
+
 // ---- bf16 pairs ---------------------------------------------------------------------------------------------------
 
 OCTAVO_INLINE i32x16 set1_pair(const uint16_t* p) {

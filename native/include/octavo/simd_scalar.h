@@ -259,6 +259,7 @@ OCTAVO_FOLD(f32x16, fold_add, float, x + y)
 OCTAVO_FOLD(f32x16, fold_max, float, x > y ? x : y)
 OCTAVO_FOLD(f32x16, fold_min, float, x < y ? x : y)
 OCTAVO_FOLD(i32x16, fold_add_i32, int32_t, s32(u32(x) + u32(y)))
+OCTAVO_FOLD(i32x16, fold_max_i32, int32_t, x > y ? x : y)
 
 // ---- bf16 pairs ---------------------------------------------------------------------------------------------------
 

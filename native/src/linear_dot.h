@@ -1,0 +1,120 @@
+// Integer dot products of one group of 32 inputs for 16 columns: the only part of the linears that knows its ISA.
+//
+// A quad is 64 bytes: for each of 16 columns, 4 consecutive inputs. A row's quad is its 4 codes repeated in every lane.
+//
+//   Acc acc = D::start(correction);            one row, one group; correction = D::kCorrection * sum of the row's codes
+//   acc = D::dot(acc, D::prepare(w), x);       for each of 8 quads
+//   i32x16 exact = D::finish(acc);
+//
+// NibbleDot takes codes 0..15. int4 stands for code - 8, which is its correction of -8 a unit of x; the correction
+// fits 16 bits: in NibbleDot's even halves sum((code - 8) x) - 8 sum(x of odd halves) is at most 32 * 8 * 127 = 32512.
+// ByteDot takes int8.
+#pragma once
+
+#include "octavo/simd.h"
+
+namespace octavo::OCTAVO_ISA_NS {
+
+OCTAVO_INLINE i32x16 set1_quad(const int8_t* codes) {
+    int32_t quad;
+    memcpy(&quad, codes, 4);
+    return set1(quad);
+}
+
+#if defined(OCTAVO_ISA_SCALAR)
+
+struct NibbleDot {
+    using Weights = i32x16;
+    static constexpr int kOffset = 0;
+    OCTAVO_INLINE i32x16 start(int32_t correction) { return set1(correction); }
+    OCTAVO_INLINE Weights prepare(i32x16 w) { return w; }
+    OCTAVO_INLINE i32x16 dot(i32x16 acc, Weights w, i32x16 x) {
+        int8_t a[64];
+        int8_t b[64];
+        memcpy(a, w.v, 64);
+        memcpy(b, x.v, 64);
+        for (int j = 0; j < 16; ++j) {
+            for (int i = 0; i < 4; ++i) acc.v[j] += a[4 * j + i] * b[4 * j + i];
+        }
+        return acc;
+    }
+    OCTAVO_INLINE i32x16 finish(i32x16 acc) { return acc; }
+};
+struct ByteDot : NibbleDot {};
+
+OCTAVO_INLINE i32x16 low_nibbles(i32x16 v) { return bit_and(v, set1(int32_t{0x0f0f0f0f})); }
+OCTAVO_INLINE i32x16 high_nibbles(i32x16 v) { return low_nibbles(shift_right<4>(v)); }
+
+#elif defined(OCTAVO_ISA_AVX2)
+
+// Eight quads of at most 2 * 15 * 127 fit an int16 (30,480), so one widening a group is enough.
+struct NibbleDot {
+    using Weights = i32x16;
+    static constexpr int kOffset = 0;
+    OCTAVO_INLINE i32x16 start(int32_t correction) { return set1(correction & 0xffff); }
+    OCTAVO_INLINE Weights prepare(i32x16 w) { return w; }
+    OCTAVO_INLINE i32x16 dot(i32x16 acc, Weights w, i32x16 x) {
+        return {_mm256_add_epi16(acc.lo, _mm256_maddubs_epi16(w.lo, x.lo)),
+                _mm256_add_epi16(acc.hi, _mm256_maddubs_epi16(w.hi, x.lo))};
+    }
+    OCTAVO_INLINE i32x16 finish(i32x16 acc) {
+        const __m256i ones = _mm256_set1_epi16(1);
+        return {_mm256_madd_epi16(acc.lo, ones), _mm256_madd_epi16(acc.hi, ones)};
+    }
+};
+
+// |w| * (x with w's sign): 2 * 128 * 127 = 32,512 fits, two of them do not.
+struct ByteDot {
+    struct Weights {
+        i32x16 w, magnitude;
+    };
+    static constexpr int kOffset = 0;
+    OCTAVO_INLINE i32x16 start(int32_t) { return zero_i32(); }
+    OCTAVO_INLINE Weights prepare(i32x16 w) { return {w, {_mm256_abs_epi8(w.lo), _mm256_abs_epi8(w.hi)}}; }
+    OCTAVO_INLINE i32x16 dot(i32x16 acc, const Weights& w, i32x16 x) {
+        const __m256i ones = _mm256_set1_epi16(1);
+        const __m256i lo = _mm256_maddubs_epi16(w.magnitude.lo, _mm256_sign_epi8(x.lo, w.w.lo));
+        const __m256i hi = _mm256_maddubs_epi16(w.magnitude.hi, _mm256_sign_epi8(x.lo, w.w.hi));
+        return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(lo, ones)),
+                _mm256_add_epi32(acc.hi, _mm256_madd_epi16(hi, ones))};
+    }
+    OCTAVO_INLINE i32x16 finish(i32x16 acc) { return acc; }
+};
+
+OCTAVO_INLINE i32x16 low_nibbles(i32x16 v) { return bit_and(v, set1(int32_t{0x0f0f0f0f})); }
+OCTAVO_INLINE i32x16 high_nibbles(i32x16 v) {
+    const __m256i mask = _mm256_set1_epi8(15);
+    return {_mm256_and_si256(_mm256_srli_epi16(v.lo, 4), mask), _mm256_and_si256(_mm256_srli_epi16(v.hi, 4), mask)};
+}
+
+#else
+
+struct NibbleDot {
+    using Weights = i32x16;
+    static constexpr int kOffset = 0;
+    OCTAVO_INLINE i32x16 start(int32_t correction) { return set1(correction); }
+    OCTAVO_INLINE Weights prepare(i32x16 w) { return w; }
+    OCTAVO_INLINE i32x16 dot(i32x16 acc, Weights w, i32x16 x) {
+#if defined(OCTAVO_EMULATE_AVX512)
+        return {_mm512_dpbusd_epi32(acc.v, w.v, x.v)};
+#else
+        // By hand: g++ 12 moves and spills the accumulators of the intrinsic.
+        asm("vpdpbusd %2, %1, %0" : "+v"(acc.v) : "v"(w.v), "v"(x.v));
+        return acc;
+#endif
+    }
+    OCTAVO_INLINE i32x16 finish(i32x16 acc) { return acc; }
+};
+
+// The weights' bytes become unsigned, w + 128, and the sum starts at -128 a unit of x.
+struct ByteDot : NibbleDot {
+    static constexpr int kOffset = 128;
+    OCTAVO_INLINE Weights prepare(i32x16 w) { return bit_xor(w, set1(static_cast<int32_t>(0x80808080u))); }
+};
+
+OCTAVO_INLINE i32x16 low_nibbles(i32x16 v) { return bit_and(v, set1(int32_t{0x0f0f0f0f})); }
+OCTAVO_INLINE i32x16 high_nibbles(i32x16 v) { return low_nibbles(shift_right<4>(v)); }
+
+#endif
+
+}  // namespace octavo::OCTAVO_ISA_NS

@@ -1,0 +1,108 @@
+// Numbers of the source formats, and the quantisers. Part of pack.cpp.
+//
+// Source block layouts, all of 32 elements: q8_0 = f16 d, int8[32] (x = d q); q4_0 = f16 d, 16 bytes (x = d (q - 8));
+// q4_1 = f16 d, f16 m, 16 bytes (x = d q + m). Byte i of a 4-bit block holds element i low and element i + 16 high.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "octavo/pack.h"
+
+namespace octavo::convert {
+
+inline float from_bits(uint32_t u) {
+    float x;
+    memcpy(&x, &u, 4);
+    return x;
+}
+
+inline uint32_t to_bits(float x) {
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return u;
+}
+
+inline float from_f16(uint16_t h) {
+    const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
+    const uint32_t exponent = (h >> 10) & 31u;
+    const uint32_t fraction = h & 0x3ffu;
+    if (exponent == 31) return from_bits(sign | 0x7f800000u | (fraction << 13) | (fraction ? 0x400000u : 0u));
+    if (exponent != 0) return from_bits(sign | ((exponent + 112u) << 23) | (fraction << 13));
+    return from_bits(sign | to_bits(static_cast<float>(fraction) * 0x1p-24f));
+}
+
+// Nearest even; overflow gives infinity, a NaN 0x7E00.
+inline uint16_t to_f16(float x) {
+    const uint32_t sign = (to_bits(x) >> 16) & 0x8000u;
+    const uint32_t magnitude = to_bits(x) & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) return 0x7e00;
+    if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);
+    if (magnitude < 0x38800000u) {
+        // A denormal f16: adding 0.5 leaves the wanted integer in the low bits, rounded to nearest even.
+        return static_cast<uint16_t>(sign | (to_bits(from_bits(magnitude) + 0.5f) - 0x3f000000u));
+    }
+    return static_cast<uint16_t>(sign | ((magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13));
+}
+
+inline uint16_t to_bf16(float x) {
+    const uint32_t u = to_bits(x);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return 0x7fc0;
+    return static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+inline void read_row(SourceFormat source, const uint8_t* row, int64_t k, float* out) {
+    uint16_t h;
+    switch (source) {
+        case SourceFormat::f32: memcpy(out, row, 4 * static_cast<size_t>(k)); return;
+        case SourceFormat::f16:
+            for (int64_t i = 0; i < k; ++i) memcpy(&h, row + 2 * i, 2), out[i] = from_f16(h);
+            return;
+        case SourceFormat::bf16:
+            for (int64_t i = 0; i < k; ++i) memcpy(&h, row + 2 * i, 2), out[i] = from_bits(uint32_t{h} << 16);
+            return;
+        default: break;
+    }
+    const size_t block = source_row_bytes(source, kGroup);
+    for (int64_t g = 0; g < k / kGroup; ++g, row += block, out += kGroup) {
+        memcpy(&h, row, 2);
+        const float scale = from_f16(h);
+        const uint8_t* bytes = row + (source == SourceFormat::q4_1 ? 4 : 2);
+        if (source == SourceFormat::q8_0) {
+            for (int i = 0; i < kGroup; ++i) out[i] = scale * static_cast<float>(static_cast<int8_t>(bytes[i]));
+            continue;
+        }
+        float minimum = 0;
+        if (source == SourceFormat::q4_1) memcpy(&h, row + 2, 2), minimum = from_f16(h);
+        const int offset = source == SourceFormat::q4_0 ? 8 : 0;
+        for (int i = 0; i < kGroup; ++i) {
+            const int nibble = i < 16 ? bytes[i] & 15 : bytes[i - 16] >> 4;
+            // Exact in binary64, then rounded once, as fma(scale, code, min) is.
+            out[i] = static_cast<float>(static_cast<double>(scale) * (nibble - offset) + static_cast<double>(minimum));
+        }
+    }
+}
+
+inline int nearest(float x, int low, int high) {
+    if (!(x > static_cast<float>(low))) return low;
+    if (x >= static_cast<float>(high)) return high;
+    return static_cast<int>(std::lrintf(x));
+}
+
+// Symmetric: scale = amax / 127 as f16, codes by the rounded scale. Returns the f16 scale.
+inline uint16_t quantize_int8(const float* x, int count, int8_t* codes) {
+    float amax = 0;
+    for (int i = 0; i < count; ++i) amax = std::fabs(x[i]) > amax ? std::fabs(x[i]) : amax;
+    const uint16_t half = to_f16(amax / 127.0f);
+    const float scale = from_f16(half);
+    if (scale == 0) return 0;
+    for (int i = 0; i < count; ++i) codes[i] = static_cast<int8_t>(nearest(x[i] / scale, -127, 127));
+    return half;
+}
+
+// x = scale * code + min. Starts from the range of the group and refits scale and min to the codes by least squares,
+// keeping the best of a few narrower ranges too: outliers are worth clipping a little.
+void quantize_int4m(const float* x, int count, uint8_t* codes, uint16_t* scale, uint16_t* minimum);
+
+}  // namespace octavo::convert
