@@ -1,0 +1,181 @@
+"""From a request body to `SamplingParams`: the request's value, else the model's default, else the neutral one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from octavo.errors import InvalidRequest, NotFound, UnsupportedField
+from octavo.server.openai.protocol import ChatBody, ChatMessage, CompletionBody, SamplingBody
+from octavo.types import SamplingParams
+
+# Equal names in the body and in SamplingParams.
+_PLAIN = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "n",
+    "seed",
+    "include_stop_str_in_output",
+    "ignore_eos",
+    "min_tokens",
+    "logit_bias",
+    "prompt_logprobs",
+    "skip_special_tokens",
+)
+_DEFAULTS = frozenset({"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens"})
+MAX_SALT = 256
+# They shape the request itself and must not come through a side door (S06).
+RESERVED_KWARGS = frozenset(
+    {
+        "add_generation_prompt",
+        "chat_template",
+        "continue_final_message",
+        "conversation",
+        "documents",
+        "max_length",
+        "messages",
+        "padding",
+        "tokenize",
+        "tools",
+        "truncation",
+    }
+)
+
+
+def sampling_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the model's generation defaults, those the server applies."""
+    return {name: value for name, value in defaults.items() if name in _DEFAULTS and value is not None}
+
+
+def _common(body: SamplingBody, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    fields = sampling_defaults(defaults)
+    for name in _PLAIN:
+        value = getattr(body, name)
+        if value is not None:
+            fields[name] = value
+    if isinstance(body.stop, str):
+        fields["stop"] = (body.stop,)
+    elif body.stop:
+        fields["stop"] = tuple(body.stop)
+    if body.stop_token_ids:
+        fields["stop_token_ids"] = tuple(body.stop_token_ids)
+    if not -(2**31) <= body.priority < 2**31:
+        raise InvalidRequest.field("priority", body.priority, "an integer from -2^31 to 2^31 - 1")
+    if body.cache_salt is not None and not 0 < len(body.cache_salt) <= MAX_SALT:
+        raise InvalidRequest(f"cache_salt: allowed: 1 to {MAX_SALT} characters", param="cache_salt")
+    if body.stream_options is not None and not body.stream:
+        raise InvalidRequest("stream_options: allowed only with stream: true", param="stream_options")
+    return fields
+
+
+def completion_params(body: CompletionBody, defaults: Mapping[str, Any]) -> SamplingParams:
+    """Raises: InvalidRequest. max_tokens defaults to 16, as in OpenAI's API; 0 is allowed with echo."""
+    fields = _common(body, defaults)
+    if body.max_tokens == 0 and body.echo:
+        fields["max_tokens"] = 1  # one is computed and not shown
+        fields.pop("min_tokens", None)
+    else:
+        fields["max_tokens"] = body.max_tokens if body.max_tokens is not None else fields.get("max_tokens", 16)
+    if body.logprobs is not None:
+        fields["logprobs"] = body.logprobs
+        if body.echo and body.prompt_logprobs is None:
+            fields["prompt_logprobs"] = body.logprobs
+    return SamplingParams(**fields)
+
+
+def chat_params(body: ChatBody, defaults: Mapping[str, Any]) -> SamplingParams:
+    """Raises: InvalidRequest. Without max_tokens the answer may fill the model's length."""
+    fields = _common(body, defaults)
+    newer, older = body.max_completion_tokens, body.max_tokens
+    if newer is not None and older is not None and newer != older:
+        raise InvalidRequest(
+            f"max_tokens: got {older} beside max_completion_tokens {newer}, allowed: one of them", param="max_tokens"
+        )
+    limit = newer if newer is not None else older
+    fields["max_tokens"] = limit if limit is not None else fields.get("max_tokens")
+    if body.top_logprobs is not None and not body.logprobs:
+        raise InvalidRequest("top_logprobs: allowed only with logprobs: true", param="top_logprobs")
+    if body.logprobs:
+        try:
+            return SamplingParams(**fields, logprobs=body.top_logprobs or 0)
+        except InvalidRequest as error:
+            if error.param != "logprobs":
+                raise
+            raise InvalidRequest(str(error).replace("logprobs:", "top_logprobs:", 1), param="top_logprobs") from None
+    return SamplingParams(**fields)
+
+
+def check_model(name: str | None, served: Sequence[str]) -> str:
+    """The name to answer with. Raises: NotFound, listing what is served."""
+    if name is None or name == "":
+        return served[0]
+    if name not in served:
+        ours = ", ".join(repr(s) for s in served)
+        raise NotFound(f"model {name[:200]!r} is not served here; served: {ours}")
+    return name
+
+
+def plain_messages(messages: Sequence[ChatMessage], limit: int) -> list[dict[str, Any]]:
+    """Messages as the template takes them: a role and one text. Raises: InvalidRequest, UnsupportedField."""
+    if not messages:
+        raise InvalidRequest("messages: got none, allowed: at least one", param="messages")
+    if len(messages) > limit:
+        raise InvalidRequest(f"messages: got {len(messages)}, allowed: at most {limit}", param="messages")
+    plain = []
+    for index, message in enumerate(messages):
+        # `developer` is OpenAI's newer word for `system`; templates know the older.
+        role = "system" if message.role == "developer" else message.role
+        plain.append({"role": role, "content": _text(message, index)})
+        if message.name is not None:
+            plain[-1]["name"] = message.name
+    return plain
+
+
+def _text(message: ChatMessage, index: int) -> str:
+    if isinstance(message.content, str):
+        return message.content
+    texts = []
+    for number, part in enumerate(message.content):
+        where = f"messages[{index}].content[{number}]"
+        if part.type != "text":
+            raise UnsupportedField(f"{where}.type: got {part.type[:80]!r}, allowed: 'text'", param=f"{where}.type")
+        if part.text is None:
+            raise InvalidRequest(f"{where}.text: required", param=f"{where}.text")
+        texts.append(part.text)
+    return "".join(texts)
+
+
+def prompts_of(body: CompletionBody, vocab_size: int, limit: int) -> list[str | list[int]]:
+    """One entry a prompt: text or token ids, in range. Raises: InvalidRequest."""
+    given = body.prompt
+    if isinstance(given, str):
+        return [given]
+    if not given:
+        raise InvalidRequest("prompt: got an empty list, allowed: text, token ids, or a list of either", param="prompt")
+    kinds = {type(item) for item in given}
+    if len(kinds) != 1:
+        raise InvalidRequest("prompt: a list must hold only texts, only ids or only lists of ids", param="prompt")
+    prompts: list[str | list[int]]
+    prompts = [given] if kinds == {int} else given  # type: ignore[list-item,assignment]
+    if len(prompts) > limit:
+        raise InvalidRequest(f"prompt: got {len(prompts)} prompts, allowed: at most {limit}", param="prompt")
+    for ids in prompts:
+        if isinstance(ids, list):
+            check_ids("prompt", ids, vocab_size)
+    return prompts
+
+
+def check_ids(name: str, ids: list[int], vocab_size: int) -> None:
+    """Raises InvalidRequest for an empty list or an id that is none (S15)."""
+    if not ids:
+        raise InvalidRequest(f"{name}: got no token ids, allowed: at least one", param=name)
+    low, high = min(ids), max(ids)
+    if low < 0 or high >= vocab_size:
+        bad = low if low < 0 else high
+        got = str(bad) if abs(bad) < 2**63 else "a number beyond 64 bits"
+        raise InvalidRequest(f"{name}: got token id {got}, allowed: 0 to {vocab_size - 1}", param=name)

@@ -1,0 +1,80 @@
+"""The surface of `octavo.llm.AsyncLLM` that the server uses, so that tests can stand something else in its place."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from octavo.config.resolve import EngineConfig
+from octavo.engine.messages import EngineStats
+from octavo.facts import Facts
+from octavo.obs.metrics import Metrics
+from octavo.types import RequestOutput, SamplingParams
+
+
+class TokenizerPort(Protocol):
+    """`octavo.text.Tokenizer`, as far as the server looks."""
+
+    def encode(self, text: str, *, add_bos: bool | None = None, parse_special: bool = False) -> list[int]: ...
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
+
+    def token_bytes(self, token_id: int, /) -> bytes: ...
+
+    def token_text(self, token_id: int, /) -> str: ...
+
+
+class LLMPort(Protocol):
+    """`octavo.llm.AsyncLLM`."""
+
+    @property
+    def facts(self) -> Facts: ...
+
+    @property
+    def config(self) -> EngineConfig: ...
+
+    @property
+    def tokenizer(self) -> TokenizerPort: ...
+
+    @property
+    def chat_template(self) -> object | None: ...
+
+    @property
+    def default_sampling(self) -> Mapping[str, Any]: ...
+
+    @property
+    def model_names(self) -> Sequence[str]: ...
+
+    @property
+    def metrics(self) -> Metrics: ...
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> AsyncIterator[RequestOutput]:
+        """Closing or cancelling the iterator aborts the request. Raises InvalidRequest, PromptTooLong or QueueFull
+        before the first item."""
+        ...
+
+    def render_chat(
+        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **kwargs: Any
+    ) -> list[int]: ...
+
+    def check_health(self) -> None:
+        """Raises EngineDead."""
+        ...
+
+    def stats(self) -> EngineStats:
+        """The last snapshot."""
+        ...
+
+    async def drain(self, timeout: float, /) -> Any:
+        """Returns when no request is open, or after `timeout` seconds."""
+        ...
+
+    async def close(self) -> None: ...

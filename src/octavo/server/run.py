@@ -1,0 +1,222 @@
+"""The server's life: listen, load, serve, drain.
+
+bind ── load ──────────── ready ─────────────────── SIGTERM ── drain ── end
+  │      │                  │                          │         │
+  │      /health 503        /health 200                │         open requests finish, or end with an error
+  │      (loading)          (503 and a restart         │         when the grace time is over
+  a busy port is told       when the engine dies)      a second signal ends them at once
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator
+
+import msgspec
+import uvicorn.config
+import uvicorn.server
+
+import octavo
+from octavo.config.args import EngineArgs
+from octavo.config.server import ServerConfig
+from octavo.errors import EngineDead, OctavoError
+from octavo.server.app import App, with_cors
+from octavo.server.bind import BACKLOG, bind, url
+from octavo.server.ports import LLMPort
+from octavo.server.protocol import bounded
+from octavo.server.status import status_lines
+
+log = logging.getLogger("octavo.server")
+
+Start = Callable[[], Awaitable[LLMPort]]
+ENV_KEY = "OCTAVO_API_KEY"
+HEALTH_INTERVAL = 0.5
+RESTART_DELAY = 2.0
+"""Seconds /health stays at 503 after an engine died, so that whoever watches sees it."""
+RESTART_WINDOW = 300.0
+MAX_RESTARTS = 3
+"""Engine restarts within RESTART_WINDOW; one more death ends the server."""
+
+
+def serve(args: EngineArgs, config: ServerConfig, *, on_ready: Callable[[str], None] | None = None) -> None:
+    """Serves until a signal ends it. `on_ready` gets the one line that says where (default: it is logged).
+
+    Raises: ConfigError (a busy port, a plan that does not fit), ModelError, FetchError; EngineDead when it keeps dying.
+    """
+
+    async def start() -> LLMPort:
+        from octavo.llm import AsyncLLM
+
+        return await AsyncLLM.start(args)
+
+    run(start, with_env_keys(config), on_ready=on_ready)
+
+
+def with_env_keys(config: ServerConfig) -> ServerConfig:
+    """Keys of the environment count where the command line gives none. Raises: ConfigError."""
+    from_env = os.environ.get(ENV_KEY, "")
+    if config.api_key or not from_env:
+        return config
+    return msgspec.structs.replace(config, api_key=tuple(key for key in from_env.split(",") if key))
+
+
+def run(start: Start, config: ServerConfig, *, on_ready: Callable[[str], None] | None = None) -> None:
+    """As `serve`, with whatever `start` gives as the model (tests hand over a fake)."""
+    import uvloop
+
+    begin = time.monotonic()
+    sock = bind(config)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(Life(start, config, sock, begin=begin, on_ready=on_ready).live())
+    finally:
+        sock.close()
+        if config.uds is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(config.uds)
+
+
+class Life:
+    """One run of the server."""
+
+    def __init__(
+        self,
+        start: Start,
+        config: ServerConfig,
+        sock: socket.socket,
+        *,
+        begin: float,
+        on_ready: Callable[[str], None] | None,
+    ) -> None:
+        self._start = start
+        self._config = config
+        self._sock = sock
+        self._begin = begin
+        self._on_ready = on_ready or log.info
+        self._app = App(None, config)
+        self._server = _Server(_uvicorn_config(self._app, config))
+        self._signals = 0
+        self._stop = asyncio.Event()
+        self._llm: LLMPort | None = None
+
+    async def live(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with contextlib.suppress(ValueError, RuntimeError):  # not the main thread (tests): no signals then
+                loop.add_signal_handler(number, self._on_signal)
+        serving = asyncio.ensure_future(self._server.serve(sockets=[self._sock]))
+        working = asyncio.ensure_future(self._load_and_watch())
+        stopping = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait((serving, working, stopping), return_when="FIRST_COMPLETED")
+            if working.done():
+                working.result()  # loading failed, or the engine keeps dying: the caller says so
+            if serving.done():
+                serving.result()
+            await self._drain(serving)
+        finally:
+            stopping.cancel()
+            working.cancel()
+            await asyncio.wait((working,))
+            await self._end(serving)
+
+    def stop(self) -> None:
+        """As the first signal."""
+        self._stop.set()
+
+    def _on_signal(self) -> None:
+        self._signals += 1
+        if self._signals == 1:
+            self._stop.set()
+        else:
+            log.warning("second signal: ending %d open requests now", self._app.open_requests)
+            self._app.end_all()
+            self._server.force_exit = True
+
+    async def _load_and_watch(self) -> None:
+        deaths: list[float] = []
+        while True:
+            llm = await self._start()
+            self._llm = llm
+            llm.metrics.prefix = self._config.metrics_prefix
+            llm.metrics.startup.set(time.monotonic() - self._begin, label="total")
+            self._app.attach(llm)
+            if not deaths:
+                self._on_ready(self._ready_line(llm))
+            await self._until_dead(llm)
+            now = time.monotonic()
+            deaths = [at for at in deaths if now - at < RESTART_WINDOW] + [now]
+            if len(deaths) > MAX_RESTARTS:
+                raise EngineDead(f"the engine died {len(deaths)} times within {RESTART_WINDOW / 60:.0f} minutes")
+            log.error("the engine died; its open requests have ended with an error; a new one starts")
+            await asyncio.sleep(RESTART_DELAY)
+            with contextlib.suppress(OctavoError):
+                await llm.close()
+
+    async def _until_dead(self, llm: LLMPort) -> None:
+        lines = asyncio.ensure_future(status_lines(llm, self._config.log_interval))
+        try:
+            while True:
+                llm.check_health()
+                await asyncio.sleep(HEALTH_INTERVAL)
+        except EngineDead:
+            return
+        finally:
+            lines.cancel()
+
+    def _ready_line(self, llm: LLMPort) -> str:
+        seconds = time.monotonic() - self._begin
+        where = url(self._sock, self._config)
+        return f"Octavo {octavo.__version__} serves {llm.model_names[0]} at {where} (ready after {seconds:.2f} s)"
+
+    async def _drain(self, serving: asyncio.Future[None]) -> None:
+        """Lets open requests finish within the grace time, then ends them."""
+        app = self._app
+        app.draining = True
+        self._server.should_exit = True  # stops listening, closes idle connections, waits for the others
+        if app.open_requests:
+            log.info("draining: %d open requests have %g s", app.open_requests, self._config.grace_seconds)
+        done, _ = await asyncio.wait((serving,), timeout=self._config.grace_seconds)
+        if not done:
+            log.warning("grace time is over: ending %d open requests", app.open_requests)
+            app.end_all()
+            await asyncio.wait((serving,), timeout=1.0)  # their last events go out
+
+    async def _end(self, serving: asyncio.Future[None]) -> None:
+        self._server.should_exit = self._server.force_exit = True
+        await asyncio.wait((serving,), timeout=2.0)
+        serving.cancel()
+        if self._llm is not None:
+            with contextlib.suppress(OctavoError):
+                await self._llm.close()
+
+
+class _Server(uvicorn.server.Server):
+    """uvicorn's server without its signal handlers: Life has its own."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _uvicorn_config(app: App, config: ServerConfig) -> uvicorn.config.Config:
+    # uvicorn's own messages repeat what we say; its warnings stay.
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    return uvicorn.config.Config(
+        with_cors(app, config),
+        http=bounded(config.max_header_bytes, config.body_timeout),
+        loop="none",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=max(1, round(config.keep_alive_seconds)),
+    )
