@@ -37,12 +37,17 @@ MAX_TOTAL = 256_000_000
 """Characters and items of all values one rendering makes."""
 MAX_INT_BITS = 4_096
 
-FILTERS = frozenset(  # noqa: SIM905 - 44 pairs of quotes are no clearer
-    "abs batch capitalize count d default dictsort e escape first float groupby indent int items join last length list "
-    "lower map max min reject rejectattr replace reverse round safe select selectattr slice sort string sum title tojson "
-    "trim unique upper".split()
-)
+# fmt: off
+FILTERS = frozenset((
+    "abs", "batch", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first", "float", "groupby",
+    "indent", "int", "items", "join", "last", "length", "list", "lower", "map", "max", "min", "reject", "rejectattr",
+    "replace", "reverse", "round", "safe", "select", "selectattr", "slice", "sort", "string", "sum", "title",
+    "tojson", "trim", "unique", "upper",
+))
+# fmt: on
 """Kept of Jinja's filters; the others format to a width, reach into objects, or are random."""
+WRITERS = frozenset(("tojson", "string", "join", "replace", "indent", "e", "escape", "safe", "trim", "upper", "lower"))
+"""Filters that turn whole values into text."""
 WIDTHS = frozenset(("center", "ljust", "rjust", "zfill", "expandtabs"))
 STRFTIME = re.compile(r"(?:[^%]|%-?[A-Za-z%])*")
 

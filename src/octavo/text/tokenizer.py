@@ -67,6 +67,8 @@ class Tokenizer:
         """From a checkpoint's `tokenizer_spec`. Raises ModelError."""
         if spec["format"] == "gguf":
             return cls.from_gguf(spec["metadata"], eos_ids=spec.get("eos_ids"))
+        if spec["format"] != "json":
+            raise ModelError(spec["reason"])
         return cls.from_json(spec["tokenizer_json"], spec.get("tokenizer_config"), spec.get("config"))
 
     @classmethod

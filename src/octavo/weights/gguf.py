@@ -17,6 +17,7 @@ import struct
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn, overload
 
@@ -104,7 +105,7 @@ class GGUFArray(Sequence[object]):
         data, start = bytes(self.raw), self._start
         ends = [offset - start for offset in self._offsets]
         try:
-            return [data[a + 8 : b].decode() for a, b in zip(ends, ends[1:], strict=False)]
+            return [data[a + 8 : b].decode() for a, b in pairwise(ends)]
         except UnicodeDecodeError:
             return [self._string(i) for i in range(self._len)]  # says which error
 
