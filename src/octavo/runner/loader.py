@@ -1,0 +1,182 @@
+"""From arguments to a runner: program, formats, memory plan, then weights."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from octavo.config.args import EngineArgs
+from octavo.facts import Facts, KVGroup
+from octavo.kernels import BACKENDS
+from octavo.models.registry import architecture, build_program
+from octavo.obs.log import get_logger
+from octavo.program.executable import ExecutableSpec, Limits
+from octavo.program.formats import choose_formats
+from octavo.program.ir import Program
+from octavo.program.lower import lower
+from octavo.quant.table import Wishes
+from octavo.runner.memory import Machine, MemoryPlan, Need, plan_memory
+from octavo.runner.runner import Backend, Runner
+from octavo.weights.checkpoint import Checkpoint, open_checkpoint
+
+if TYPE_CHECKING:
+    from octavo.program.formats import Formats
+
+log = get_logger(__name__)
+
+Progress = Callable[[str, float], None]
+"""(phase, fraction of it that is done)."""
+
+MAX_ROWS = 256
+"""Most rows of logits that exist at a time beyond one a sequence (prompt_logprobs goes in tiles)."""
+
+LOADERS: Mapping[str, str] = {
+    "native": "octavo.runner.native:load",
+    "reference": "octavo.runner.reference:load",
+}
+"""Backend -> "module:function", a `Load`."""
+
+
+class Load(Protocol):
+    """Makes a backend: reserves what the plan says and reads the weights."""
+
+    def __call__(
+        self,
+        args: EngineArgs,
+        spec: ExecutableSpec,
+        checkpoint: Checkpoint,
+        *,
+        num_blocks: int,
+        progress: Callable[[float], None],
+    ) -> tuple[Backend, str, int]:
+        """The backend, the instruction set it runs on, and its number of threads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What is known before weights load: enough to explain a model."""
+
+    program: Program
+    formats: Formats
+    spec: ExecutableSpec
+    memory: MemoryPlan
+
+
+def plan_model(args: EngineArgs, checkpoint: Checkpoint, *, machine: Machine | None = None) -> Planned:
+    """Everything but the weights.
+
+    Raises ModelError (not servable), ConfigError (wishes that contradict) and DoesNotFit (the memory plan).
+    """
+    program = build_program(checkpoint.config)
+    formats = choose_formats(program, checkpoint.tensors, Wishes(dtype=args.dtype, quantization=args.quantization))
+    wanted = min(args.max_model_len or program.max_len, program.max_len)
+    spec = _lower(args, program, formats, max_len=wanted)
+    need = Need(
+        weights=spec.weights_bytes,
+        buffers=spec.arena_bytes + 4 * args.max_num_seqs * (wanted + spec.limits.max_blocks),
+        block=spec.block_bytes,
+        model_len=program.max_len,
+    )
+    memory = plan_memory(args, need, machine or Machine.read())
+    if memory.model_len != wanted:
+        spec = _lower(args, program, formats, max_len=memory.model_len)
+    return Planned(program, formats, spec, memory)
+
+
+def _lower(args: EngineArgs, program: Program, formats: Formats, *, max_len: int) -> ExecutableSpec:
+    limits = Limits(
+        max_tokens=args.step_tokens,
+        max_rows=max(args.max_num_seqs, min(MAX_ROWS, args.step_tokens)),
+        max_seqs=args.max_num_seqs,
+        max_len=max_len,
+        block_size=args.block_size,
+    )
+    return lower(program, formats.by_weight, limits, BACKENDS[args.executor], kv_dtype=kv_dtype(args))
+
+
+def kv_dtype(args: EngineArgs) -> str:
+    """bf16 or f32: the plan's field."""
+    if args.kv_cache_dtype == "auto":
+        return "f32" if args.dtype == "float32" else "bf16"
+    return {"bfloat16": "bf16", "float32": "f32"}[args.kv_cache_dtype]
+
+
+def load_runner(args: EngineArgs, *, on_progress: Progress | None = None) -> Runner:
+    """Load `args.model` (a path: `weights.source.resolve_model` makes one) onto the backend `args.executor`.
+
+    Raises ModelError, FileFormatError, ConfigError and DoesNotFit, the last before any weight is read.
+    """
+    report = on_progress or (lambda phase, fraction: None)
+    seconds: dict[str, float] = {}
+    began = time.perf_counter()
+    report("plan", 0.0)
+    checkpoint = open_checkpoint(args.model)
+    planned = plan_model(args, checkpoint)
+    _log_plan(planned)
+    seconds["plan"] = time.perf_counter() - began
+    report("plan", 1.0)
+
+    began = time.perf_counter()
+    module, _, attribute = LOADERS[args.executor].partition(":")
+    load: Load = getattr(import_module(module), attribute)
+    backend, isa, threads = load(
+        args,
+        planned.spec,
+        checkpoint,
+        num_blocks=planned.memory.num_blocks,
+        progress=lambda fraction: report("weights", fraction),
+    )
+    seconds["weights"] = time.perf_counter() - began
+    report("weights", 1.0)
+    facts = _facts(args, checkpoint, planned, isa=isa, threads=threads, seconds=seconds)
+    limits = planned.spec.limits
+    return Runner(backend, facts, max_seqs=limits.max_seqs, max_rows=limits.max_rows, max_blocks=limits.max_blocks)
+
+
+def _log_plan(planned: Planned) -> None:
+    for line in planned.formats.lines:
+        log.info("weights: %s", line)
+    for note in planned.spec.notes:
+        log.warning("%s", note)
+    log.info("memory plan:\n%s", planned.memory.table())
+    if planned.memory.reduced:
+        log.warning(
+            "the longest sequence is %d positions, not the model's %d: the KV cache holds no more (--kv-cache-memory-bytes)",
+            planned.memory.model_len,
+            planned.program.max_len,
+        )
+
+
+def _facts(
+    args: EngineArgs, checkpoint: Checkpoint, planned: Planned, *, isa: str, threads: int, seconds: dict[str, float]
+) -> Facts:
+    spec, memory = planned.spec, planned.memory
+    return Facts(
+        model_name=(args.served_model_name or (Path(args.model).name,))[0],
+        architecture=architecture(checkpoint.config),
+        vocab_size=planned.program.vocab_size,
+        model_len=memory.model_len,
+        groups=tuple(KVGroup(name=g.name, kind=g.kind, layers=g.layers) for g in planned.program.groups),
+        block_size=args.block_size,
+        block_bytes=spec.block_bytes,
+        num_blocks=memory.num_blocks,
+        eos_ids=eos_ids(checkpoint),
+        isa=isa,
+        threads=threads,
+        weights_bytes=spec.weights_bytes,
+        load_seconds=seconds,
+    )
+
+
+def eos_ids(checkpoint: Checkpoint) -> tuple[int, ...]:
+    """Every id that ends a turn, from the config and from generation_config.json."""
+    found: list[int] = []
+    for source in (checkpoint.config, checkpoint.generation_config):
+        value: Any = source.get("eos_token_id")
+        if value is not None:
+            found += value if isinstance(value, list) else [value]
+    return tuple(dict.fromkeys(int(i) for i in found))

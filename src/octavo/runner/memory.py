@@ -1,0 +1,148 @@
+"""The memory plan: made from sizes alone, before any weight is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from octavo.config.args import EngineArgs
+from octavo.errors import DoesNotFit
+
+MIB = 1 << 20
+TYPICAL_LEN = 1024
+"""Positions a typical sequence holds: what the default KV pool makes room for, times max_num_seqs."""
+HEADROOM = 256 * MIB
+"""Left to the rest of the process and to the page cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Bytes of memory this process may use: the whole, and what is free now."""
+
+    total: int
+    available: int
+
+    @classmethod
+    def read(cls) -> Machine:
+        """From /proc/meminfo, narrowed by the cgroup's limit (version 2 or 1) where there is one."""
+        fields: dict[str, int] = {}
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            name, _, rest = line.partition(":")
+            fields[name] = int(rest.split()[0]) * 1024
+        total, available = fields["MemTotal"], fields.get("MemAvailable", fields["MemFree"])
+        for limit_file, usage_file in (
+            ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+            ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+        ):
+            try:
+                limit, usage = Path(limit_file).read_text().strip(), int(Path(usage_file).read_text())
+            except (OSError, ValueError):
+                continue
+            if limit.isdigit() and int(limit) < total:
+                total = int(limit)
+                available = min(available, max(0, total - usage))
+            break
+        return cls(total=total, available=available)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """Bytes the model asks for, whatever the KV pool becomes."""
+
+    weights: int
+    buffers: int
+    """Activations, logits and the per-slot columns."""
+    block: int
+    """One KV block over all groups' layers."""
+    model_len: int
+    """Longest sequence the model itself supports."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """What will be reserved. Pages are touched as they are first used."""
+
+    machine: Machine
+    need: Need
+    block_size: int
+    num_blocks: int
+    """With the null block."""
+    model_len: int
+    """Longest sequence served: the model's, the user's, or what the pool holds."""
+    reduced: bool
+    """model_len was lowered to what the pool holds."""
+
+    @property
+    def kv(self) -> int:
+        return self.num_blocks * self.need.block
+
+    @property
+    def longest(self) -> int:
+        """Positions of the longest sequence that the pool holds alone."""
+        return (self.num_blocks - 1) * self.block_size
+
+    def table(self) -> str:
+        """For people: one row an item, in MiB."""
+        rows = [
+            ("total memory", self.machine.total),
+            ("used by others", self.machine.total - self.machine.available),
+            ("weights", self.need.weights),
+            ("buffers", self.need.buffers),
+            ("KV cache", self.kv),
+        ]
+        lines = [f"  {name:<16}{size / MIB:>10,.0f} MiB" for name, size in rows]
+        lines.append(
+            f"  {'KV blocks':<16}{self.num_blocks - 1:>10,} of {self.block_size} positions, {self.need.block:,} bytes each"
+        )
+        lines.append(f"  {'longest request':<16}{min(self.longest, self.model_len):>10,} positions")
+        return "\n".join(lines)
+
+
+def plan_memory(args: EngineArgs, need: Need, machine: Machine) -> MemoryPlan:
+    """Choose the number of KV blocks and the longest sequence.
+
+    Raises DoesNotFit, with the table and the largest setting that fits, where a wish cannot be met.
+    """
+    size = args.block_size
+    free = machine.available - HEADROOM - need.weights - need.buffers
+    fitting = max(0, free // need.block)
+    wanted_len = args.max_model_len or need.model_len
+    if args.num_kv_blocks is not None:
+        blocks = args.num_kv_blocks
+    elif args.kv_cache_memory_bytes is not None:
+        blocks = args.kv_cache_memory_bytes // need.block
+    else:
+        typical = args.max_num_seqs * -(-min(TYPICAL_LEN, wanted_len) // size)
+        blocks = max(typical, -(-wanted_len // size)) + 1
+        blocks = min(blocks, max(free // 2 // need.block, 0))
+        if args.max_model_len is not None:
+            # An explicit length may take more than half of what is free, as long as it fits.
+            blocks = max(blocks, min(fitting, -(-wanted_len // size) + 1))
+    held = (blocks - 1) * size
+    reduced = args.max_model_len is None and held < wanted_len
+    plan = MemoryPlan(
+        machine=machine,
+        need=need,
+        block_size=size,
+        num_blocks=blocks,
+        model_len=max(0, held) if reduced else wanted_len,
+        reduced=reduced,
+    )
+    if args.max_model_len is not None and args.max_model_len > need.model_len:
+        raise DoesNotFit(
+            f"--max-model-len: got {args.max_model_len}, allowed: up to {need.model_len}, the longest the model supports"
+        )
+    if blocks > fitting or blocks < 2:
+        most = (fitting - 1) * size
+        hint = (
+            f"The largest KV cache that fits: --kv-cache-memory-bytes {fitting * need.block} (a request of {most} positions)."
+            if fitting >= 2
+            else f"Weights and buffers leave no room for KV: {max(0, -free) // MIB + 1} MiB are missing; use a smaller model "
+            "or a smaller --max-num-batched-tokens."
+        )
+        raise DoesNotFit(f"The model does not fit in memory.\n{plan.table()}\n{hint}")
+    if held < wanted_len and not reduced:
+        raise DoesNotFit(
+            f"--max-model-len: got {wanted_len}, allowed: up to {held} with a KV cache of {blocks - 1} blocks\n{plan.table()}"
+        )
+    return plan

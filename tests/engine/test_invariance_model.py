@@ -1,0 +1,201 @@
+"""The promise on a real model: a request's bits do not depend on the schedule.
+
+Every case runs the same requests under another schedule, batch, cache state, thread count or instruction set, with the
+KV arena filled with NaN first, and compares token ids and log-probabilities with `==` against each request run alone.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from octavo.config.args import EngineArgs
+from octavo.config.scheduler import SchedulerConfig
+from octavo.engine.core import EngineCore
+from octavo.executor.inline import InlineExecutor
+from octavo.sched.scheduler import Scheduler
+from octavo.types import Request, SamplingParams
+from tests.models_at_hand import smollm2
+
+pytestmark = pytest.mark.model
+VOCAB = 49152
+ANSWER = 12
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a batch is run; the default is the plain way."""
+
+    budget: int = 512
+    chunk: int = 0
+    seqs: int = 64
+    prefix: bool = False
+    blocks: int | None = None
+    depth: int = 1
+    chain: int = 1
+    rounds: int = 1
+    """Run the same requests again on the same scheduler (round 2 hits the cache)."""
+
+
+Answer = tuple[tuple[int, ...], tuple[float, ...]]
+
+
+def request(i: int, *, length: int, temperature: float, shared: int = 0) -> Request:
+    """Request i: `shared` tokens common to all, the rest its own."""
+    rng = np.random.default_rng(i)
+    common = np.random.default_rng(10_000).integers(1000, 45000, shared)
+    ids = np.concatenate([common, rng.integers(1000, 45000, length - shared)]).astype("<i4")
+    params = SamplingParams(
+        max_tokens=ANSWER, temperature=temperature, seed=77 + i, top_p=0.95, ignore_eos=True, logprobs=2
+    )
+    return Request(i, ids.tobytes(), params, arrival=float(i))
+
+
+def run(executor: InlineExecutor, requests: list[Request], how: Schedule) -> dict[int, Answer]:
+    """Run all requests at once under `how`; the answers of the last round."""
+    config = SchedulerConfig(
+        max_num_seqs=how.seqs,
+        max_num_batched_tokens=how.budget,
+        long_prefill_token_threshold=how.chunk,
+        enable_prefix_caching=how.prefix,
+        policy="fcfs",
+        chain=how.chain,
+        hash_key=b"k" * 32,
+        max_model_len=executor.facts.model_len,
+    )
+    facts = executor.facts
+    if how.blocks is not None:
+        import msgspec
+
+        facts = msgspec.structs.replace(facts, num_blocks=how.blocks)
+    executor.runner.poison()
+    core = EngineCore(Scheduler(config, facts), executor, depth=how.depth)
+    answers: dict[int, Answer] = {}
+    for round_ in range(how.rounds):
+        tokens: dict[int, list[int]] = {}
+        scores: dict[int, list[float]] = {}
+        for r in requests:
+            core.add(Request(r.seq_id + 1000 * round_, r.prompt_ids, r.params, arrival=r.arrival))
+        while core.has_work:
+            for out in core.step():
+                assert out.error is None
+                key = out.seq_id % 1000
+                tokens.setdefault(key, []).extend(out.new_ids)
+                for entry in out.logprobs or []:
+                    scores.setdefault(key, []).extend([entry.chosen.logprob, *(t.logprob for t in entry.top)])
+        answers = {i: (tuple(tokens[i]), tuple(scores[i])) for i in tokens}
+    return answers
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[InlineExecutor]:
+    it = InlineExecutor(EngineArgs(model=str(smollm2()), max_num_seqs=64, threads=2, max_model_len=2048))
+    yield it
+    it.close()
+
+
+@pytest.fixture(scope="module")
+def requests() -> list[Request]:
+    """Prompts of 1 to 700 tokens: contexts cross 128 and 512; half greedy, half sampled; 100 tokens shared by some."""
+    lengths = [1, 15, 16, 17, 60, 120, 126, 129, 200, 300, 505, 511, 513, 640, 700, 121]
+    return [
+        request(i, length=n, temperature=float(i % 2), shared=100 if n > 110 and i % 3 else 0)
+        for i, n in enumerate(lengths)
+    ]
+
+
+@pytest.fixture(scope="module")
+def alone(executor: InlineExecutor, requests: list[Request]) -> dict[int, Answer]:
+    truth: dict[int, Answer] = {}
+    for r in requests:
+        truth |= run(executor, [r], Schedule(budget=2048))
+    assert all(len(tokens) == ANSWER for tokens, _ in truth.values())
+    assert len({tokens for tokens, _ in truth.values()}) > len(truth) // 2, "the model answers everything alike"
+    return truth
+
+
+CASES = {
+    "together": Schedule(),
+    "two at a time": Schedule(seqs=2),
+    "chunks of 7": Schedule(chunk=7),
+    "chunks of 64": Schedule(chunk=64),
+    "chunks of 130": Schedule(chunk=130, budget=300),
+    "a budget of 64": Schedule(budget=64),
+    "cached": Schedule(prefix=True, rounds=2),
+    "cached in chunks": Schedule(prefix=True, rounds=2, chunk=7, budget=64),
+    "preempted": Schedule(blocks=50, budget=128),
+    "preempted and cached": Schedule(blocks=55, budget=128, prefix=True),
+    "two steps in flight": Schedule(depth=2, chain=1, seqs=16),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_schedule(name: str, executor: InlineExecutor, requests: list[Request], alone: dict[int, Answer]) -> None:
+    got = run(executor, requests, CASES[name])
+    assert got == alone
+
+
+def test_batch_of_64(executor: InlineExecutor, requests: list[Request], alone: dict[int, Answer]) -> None:
+    many = [Request(100 * k + r.seq_id, r.prompt_ids, r.params, arrival=r.arrival) for k in range(4) for r in requests]
+    got = run(executor, many, Schedule(budget=512))
+    assert {i: got[i] for i in got} == {100 * k + i: a for k in range(4) for i, a in alone.items()}
+
+
+def test_one_thread(requests: list[Request], alone: dict[int, Answer]) -> None:
+    executor = InlineExecutor(EngineArgs(model=str(smollm2()), max_num_seqs=64, threads=1, max_model_len=2048))
+    try:
+        assert run(executor, requests, Schedule()) == alone
+    finally:
+        executor.close()
+
+
+def test_every_instruction_set(requests: list[Request], alone: dict[int, Answer]) -> None:
+    from octavo.kernels import native
+
+    best = native.isa()
+    few = requests[:8]
+    try:
+        for isa in native.isas():
+            native.set_isa(isa)
+            executor = InlineExecutor(EngineArgs(model=str(smollm2()), max_num_seqs=64, threads=2, max_model_len=2048))
+            try:
+                got = run(executor, few, Schedule())
+            finally:
+                executor.close()
+            assert got == {r.seq_id: alone[r.seq_id] for r in few}, isa
+    finally:
+        native.set_isa(best)
+    assert struct.calcsize("i") == 4
+
+
+def test_prompt_logprobs_in_tiles(executor: InlineExecutor) -> None:
+    """The same scores whole, in chunks, and beside others."""
+    base = request(3, length=150, temperature=0.0)
+    params = SamplingParams(max_tokens=2, temperature=0.0, seed=1, prompt_logprobs=1, ignore_eos=True)
+
+    def scores(how: Schedule, beside: list[Request]) -> list[float]:
+        executor.runner.poison()
+        config = SchedulerConfig(
+            max_num_seqs=64, max_num_batched_tokens=how.budget, long_prefill_token_threshold=how.chunk,
+            enable_prefix_caching=True, policy="fcfs", chain=1, hash_key=b"k" * 32, max_model_len=executor.facts.model_len,
+        )  # fmt: skip
+        core = EngineCore(Scheduler(config, executor.facts), executor, depth=1)
+        core.add(Request(500, base.prompt_ids, params))
+        for r in beside:
+            core.add(r)
+        found: list[float] = []
+        while core.has_work:
+            for out in core.step():
+                if out.seq_id == 500:
+                    found += [s.chosen.logprob for s in out.prompt_logprobs or []]
+        return found
+
+    whole = scores(Schedule(), [])
+    assert len(whole) == 149
+    others = [request(i, length=40, temperature=0.0) for i in range(5)]
+    assert scores(Schedule(chunk=7), []) == whole
+    assert scores(Schedule(chunk=64, budget=100), others) == whole

@@ -1,0 +1,21 @@
+"""Real models for tests: from the folder OCTAVO_TEST_MODELS, or the user's cache of `octavo pull`; a skip otherwise."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def smollm2() -> Path:
+    """Path of SmolLM2-135M-Instruct's Q4_1 file."""
+    folder = os.environ.get("OCTAVO_TEST_MODELS")
+    if folder and (Path(folder) / SMOLLM2).exists():
+        return Path(folder) / SMOLLM2
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "octavo"
+    for found in sorted(cache.rglob(SMOLLM2)):
+        return found
+    pytest.skip(f"{SMOLLM2} is neither in OCTAVO_TEST_MODELS nor in the cache; run `octavo pull smollm2`")
