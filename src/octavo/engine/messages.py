@@ -1,6 +1,7 @@
 """What the front half and the engine say to each other: msgspec structs as msgpack, never pickle.
 
       front half                          engine process
+         <------------------ Hello()
          Start(args) ------------------------>
          <------------------ Opened(front)     the model's files were opened: the tokenizer can be built meanwhile
          <------------------ Progress(...)     any number
@@ -65,6 +66,10 @@ Down = Start | Add | Abort | ResetPrefixCache | Stop
 
 
 # -- from the engine --------------------------------------------------------------------------------------------------
+class Hello(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The process is there and connected."""
+
+
 class Opened(msgspec.Struct, frozen=True, array_like=True, tag=True):
     front: Front
 
@@ -111,7 +116,7 @@ class Outputs(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Tokens of each step since the last message."""
 
 
-Up = Opened | Progress | Ready | Failed | Outputs
+Up = Hello | Opened | Progress | Ready | Failed | Outputs
 
 
 def _plain(value: Any) -> Any:

@@ -24,6 +24,7 @@ from octavo.engine.messages import (
     Abort,
     Add,
     Failed,
+    Hello,
     Opened,
     Progress,
     Ready,
@@ -135,6 +136,7 @@ class _Progress:
 
 def _serve(socket: zmq.Socket[bytes]) -> None:
     """Handshake, load, loop."""
+    socket.send(encode(Hello()))
     start = decode_down(socket.recv())
     assert isinstance(start, Start)
     obs_log.configure(start.log_level, part="engine")

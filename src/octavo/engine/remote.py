@@ -18,7 +18,6 @@ from typing import Literal
 
 import zmq
 
-import octavo
 from octavo.config.args import EngineArgs
 from octavo.engine.messages import (
     Abort,
@@ -27,6 +26,7 @@ from octavo.engine.messages import (
     EngineStats,
     Failed,
     Front,
+    Hello,
     Opened,
     Outputs,
     Progress,
@@ -64,7 +64,7 @@ def _spawn(address: str) -> subprocess.Popen[bytes]:
 
     It has a session of its own, so that Ctrl-C in a terminal reaches only us and we can drain.
     """
-    root = str(Path(octavo.__file__).resolve().parent.parent)
+    root = str(Path(__file__).resolve().parents[2])
     paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "octavo.engine.proc", address],
@@ -133,9 +133,10 @@ class ProcClient:
         on_progress: Callable[[str, float], None] | None,
         on_front: Callable[[Front], None] | None,
     ) -> None:
-        self._send(Start(args=args, log_level=_level()))
         while True:
             match self._receive(None):
+                case Hello():
+                    self._send(Start(args=args, log_level=_level()))
                 case Opened(front=front):
                     self.front = front
                     if on_front is not None:

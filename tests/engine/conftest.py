@@ -1,0 +1,72 @@
+"""Engines on the fake executor."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo import LLM, AsyncLLM, EngineArgs
+
+SRC = str(Path(__file__).resolve().parents[2] / "src")
+
+
+def fake_args(**fields: Any) -> EngineArgs:
+    """Small enough to be full, large enough to hold a few."""
+    given = {
+        "model": "fake",
+        "executor": "fake",
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 64,
+        "max_model_len": 4096,
+    }
+    return EngineArgs(**(given | fields))
+
+
+@pytest.fixture
+def llm() -> Any:
+    with LLM(fake_args()) as made:
+        yield made
+
+
+def with_async(test: Callable[[AsyncLLM], Coroutine[Any, Any, None]], **fields: Any) -> None:
+    """Run `test` against a fresh engine process."""
+
+    async def run() -> None:
+        async with await AsyncLLM.start(fake_args(**fields)) as made:
+            await asyncio.wait_for(test(made), 60)
+
+    asyncio.run(run())
+
+
+async def empty(llm: AsyncLLM, *, within: float = 2.0) -> None:
+    """Wait until the engine holds nothing: no sequence, no block."""
+    deadline = time.monotonic() + within
+    while True:
+        stats = llm.stats()
+        if (stats.running, stats.waiting, stats.blocks_used, llm.num_open) == (0, 0, 0, 0):
+            return
+        assert time.monotonic() < deadline, stats
+        await asyncio.sleep(0.01)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended (a zombie counts)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def sockets() -> set[str]:
+    """Private directories of engines."""
+    import tempfile
+
+    return {
+        str(p) for p in Path(tempfile.gettempdir()).glob("octavo-*") if p.is_dir() and p.stat().st_uid == os.getuid()
+    }

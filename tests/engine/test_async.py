@@ -1,0 +1,316 @@
+"""`AsyncLLM` with an engine process on the fake executor."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from typing import Any
+
+import pytest
+from tests.engine.conftest import empty, fake_args, with_async
+
+from octavo import LLM, AsyncLLM, SamplingParams
+from octavo.errors import EngineDead, InvalidRequest, PromptTooLong, QueueFull
+from octavo.types import FinishReason, RequestOutput
+
+SHORT = SamplingParams(max_tokens=20, ignore_eos=True, seed=5)
+
+
+def endless(**fields: Any) -> SamplingParams:
+    return SamplingParams(max_tokens=4000, ignore_eos=True, **fields)
+
+
+async def last(llm: AsyncLLM, prompt: Any, params: SamplingParams, **options: Any) -> RequestOutput:
+    outputs = [output async for output in llm.generate(prompt, params, **options)]
+    assert [o.finished for o in outputs] == [False] * (len(outputs) - 1) + [True]
+    return outputs[-1]
+
+
+def test_equals_the_engine_in_process() -> None:
+    """Alone in process, together in another process: the same text, sampled too."""
+    prompts = [f"prompt {i} " * (i + 1) for i in range(24)]
+    params = [
+        SamplingParams(max_tokens=10 + i, ignore_eos=True, seed=i, temperature=i % 2, n=1 + i % 3) for i in range(24)
+    ]
+    with LLM(fake_args()) as alone:
+        expected = [alone.generate(p, q, use_tqdm=False)[0] for p, q in zip(prompts, params, strict=True)]
+
+    async def test(llm: AsyncLLM) -> None:
+        got = await asyncio.gather(*(last(llm, p, q) for p, q in zip(prompts, params, strict=True)))
+        for one, other in zip(expected, got, strict=True):
+            assert [c.token_ids for c in one.outputs] == [c.token_ids for c in other.outputs]
+            assert [c.text for c in one.outputs] == [c.text for c in other.outputs]
+        await empty(llm)
+
+    with_async(test)
+
+
+def test_deltas_join() -> None:
+    async def test(llm: AsyncLLM) -> None:
+        parts = [o async for o in llm.generate("abc", SHORT)]
+        done = parts[-1].outputs[0]
+        assert "".join(p.outputs[0].delta for p in parts) == done.text
+        assert [i for p in parts for i in p.outputs[0].delta_ids] == done.token_ids and len(done.token_ids) == 20
+        only = [o async for o in llm.generate("abc", SHORT, stream=False)]
+        assert len(only) == 1 and only[0].outputs[0].text == done.text == only[0].outputs[0].delta
+
+    with_async(test)
+
+
+def test_a_slow_consumer_gets_fewer_larger_deltas() -> None:
+    async def test(llm: AsyncLLM) -> None:
+        params = SamplingParams(max_tokens=500, ignore_eos=True)
+        parts: list[RequestOutput] = []
+        async for part in llm.generate("abc", params):
+            parts.append(part)
+            await asyncio.sleep(0.05)
+        assert len(parts) < 100
+        assert "".join(p.outputs[0].delta for p in parts) == parts[-1].outputs[0].text
+        assert len(parts[-1].outputs[0].token_ids) == 500
+
+    with_async(test)
+
+
+def test_prefix_hits_are_reported() -> None:
+    async def test(llm: AsyncLLM) -> None:
+        prompt = list(range(100))
+        cold, warm = await last(llm, prompt, SHORT), await last(llm, prompt, SHORT)
+        salted = await last(llm, prompt, SHORT, cache_salt="other")
+        assert (cold.num_cached_tokens, warm.num_cached_tokens, salted.num_cached_tokens) == (0, 96, 0)
+        await llm.reset_prefix_cache()
+        assert (await last(llm, prompt, SHORT)).num_cached_tokens == 0
+
+    with_async(test)
+
+
+def test_refusals_come_before_the_first_item() -> None:
+    async def test(llm: AsyncLLM) -> None:
+        with pytest.raises(PromptTooLong, match="got 5000 tokens, allowed: up to 4095"):
+            await last(llm, [1] * 5000, SHORT)
+        with pytest.raises(InvalidRequest, match="0 to 319"):
+            await last(llm, [1, 320], SHORT)
+        with pytest.raises(InvalidRequest):
+            await last(llm, "", SHORT)
+        stream = llm.generate("a", endless(), request_id="mine")
+        await anext(stream)
+        with pytest.raises(InvalidRequest, match="in use"):
+            await last(llm, "a", SHORT, request_id="mine")
+        await stream.aclose()
+        assert (await last(llm, "a", SHORT, request_id="mine")).request_id == "mine"
+        assert llm.metrics.rejections.by_label["invalid"] == 3
+        await empty(llm)
+
+    with_async(test)
+
+
+def test_a_full_queue_refuses_at_once() -> None:
+    """R15."""
+
+    async def test(llm: AsyncLLM) -> None:
+        tasks = [asyncio.create_task(last(llm, f"{i}", endless())) for i in range(12)]
+        await asyncio.sleep(0.2)
+        for count in (1, 3):
+            began = time.monotonic()
+            with pytest.raises(QueueFull, match="8 running and 4 waiting") as caught:
+                await last(llm, "x" * 1000, SamplingParams(n=count))
+            assert time.monotonic() - began < 0.05 and 1 <= caught.value.retry_after <= 60
+        assert llm.metrics.rejections.by_label["queue_full"] == 2
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await empty(llm)
+        await last(llm, "x", SHORT)
+
+    with_async(test, max_queue=4, max_num_seqs=8)
+
+
+def test_abort_by_id() -> None:
+    async def test(llm: AsyncLLM) -> None:
+        task = asyncio.create_task(last(llm, "a", endless(n=2), request_id="mine"))
+        await asyncio.sleep(0.1)
+        await llm.abort("mine")
+        await llm.abort("unknown")
+        assert [c.finish_reason for c in (await task).outputs] == [FinishReason.ABORT] * 2
+        await empty(llm)
+
+    with_async(test)
+
+
+def test_random_disconnects_leak_nothing() -> None:
+    """R12: streaming and not, n > 1, queued, mid-prefill, mid-answer, before the first step, at the very end."""
+    rng = random.Random(11)
+
+    async def one(llm: AsyncLLM, counts: dict[str, int]) -> None:
+        params = SamplingParams(
+            max_tokens=rng.choice((3, 30, 600)), ignore_eos=True, n=rng.choice((1, 1, 3)), stop=("zq",)
+        )
+        prompt = [rng.randrange(256) for _ in range(rng.choice((1, 40, 900)))]
+        stream = llm.generate(prompt, params, stream=rng.random() < 0.7)
+        way = rng.choice(("close", "cancel", "cancel now", "drop", "finish" if params.max_tokens < 100 else "close"))
+        counts[way] = counts.get(way, 0) + 1
+        if way == "close":
+            for _ in range(rng.randrange(4)):
+                if await anext(stream, None) is None:
+                    break
+            await stream.aclose()
+        elif way == "drop":
+            await anext(stream, None)
+            del stream
+        elif way == "finish":
+            async for _ in stream:
+                pass
+        else:
+
+            async def consume() -> None:
+                async for _ in stream:
+                    pass
+
+            task = asyncio.create_task(consume())
+            await asyncio.sleep(0 if way == "cancel now" else rng.random() * 0.05)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def test(llm: AsyncLLM) -> None:
+        counts: dict[str, int] = {}
+        waves = [asyncio.create_task(one(llm, counts)) for _ in range(240)]
+        await asyncio.gather(*waves)
+        await empty(llm)
+        assert len(counts) == 5 and min(counts.values()) > 20, counts
+        assert not llm._outputs.requests and llm._preparing == 0
+        assert llm.metrics.success.by_label["abort"] > 50
+        await last(llm, "still here", SHORT)
+
+    with_async(test, max_num_seqs=6, max_num_batched_tokens=48, num_kv_blocks=400)
+
+
+def test_drain() -> None:
+    async def test(llm: AsyncLLM) -> None:
+        assert await llm.drain(1.0)
+        with pytest.raises(QueueFull, match="shutting down"):
+            await last(llm, "a", SHORT)
+
+    async def late(llm: AsyncLLM) -> None:
+        short = asyncio.create_task(last(llm, "a", SamplingParams(max_tokens=300, ignore_eos=True)))
+        await asyncio.sleep(0.02)
+        assert await llm.drain(20.0)
+        assert (await short).outputs[0].finish_reason is FinishReason.LENGTH
+
+    async def too_late(llm: AsyncLLM) -> None:
+        task = asyncio.create_task(last(llm, "a", endless()))
+        await asyncio.sleep(0.05)
+        assert not await llm.drain(0.01)
+        assert (await task).outputs[0].finish_reason is FinishReason.ABORT
+        await empty(llm)
+
+    for test_case in (test, late, too_late):
+        with_async(test_case)
+
+
+def test_close_ends_open_requests() -> None:
+    async def run() -> None:
+        llm = await AsyncLLM.start(fake_args())
+        task = asyncio.create_task(last(llm, "a", endless()))
+        await asyncio.sleep(0.05)
+        await llm.close()
+        with pytest.raises(EngineDead, match="closed"):
+            await task
+        with pytest.raises(EngineDead):
+            llm.check_health()
+        await llm.close()
+
+    asyncio.run(run())
+
+
+def test_long_prompts_do_not_stall_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R16: tokenising happens on a thread."""
+
+    async def test(llm: AsyncLLM) -> None:
+        encode = type(llm.tokenizer).encode
+
+        def slow(self: object, text: str, **options: Any) -> list[int]:
+            time.sleep(len(text) / 50_000)
+            return encode(self, text[:1000], **options)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(type(llm.tokenizer), "encode", slow)
+        work = [asyncio.create_task(last(llm, "x" * 10_000, SHORT)) for _ in range(3)]
+        worst, began = 0.0, time.monotonic()
+        while time.monotonic() - began < 0.5:
+            at = time.monotonic()
+            await asyncio.sleep(0.005)
+            worst = max(worst, time.monotonic() - at)
+        assert worst < 0.05
+        await asyncio.gather(*work)
+
+    with_async(test)
+
+
+def test_cancelled_while_tokenising_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(llm: AsyncLLM) -> None:
+        encode = type(llm.tokenizer).encode
+
+        def slow(self: object, text: str, **options: Any) -> list[int]:
+            time.sleep(0.2)
+            return encode(self, text[:1000], **options)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(type(llm.tokenizer), "encode", slow)
+        task = asyncio.create_task(last(llm, "x" * 10_000, SHORT))
+        await asyncio.sleep(0.05)
+        assert llm.num_open == 1
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert llm.num_open == 0
+        await empty(llm)
+
+    with_async(test)
+
+
+def test_metrics_follow_requests() -> None:
+    async def test(llm: AsyncLLM) -> None:
+        await asyncio.gather(*(last(llm, "abc", SHORT) for _ in range(5)))
+        await empty(llm)
+        text = llm.metrics.render().decode()
+        for line in (
+            'octavo:prompt_tokens_total{model_name="fake"} 15.0',
+            'octavo:generation_tokens_total{model_name="fake"} 100.0',
+            'octavo:request_success_total{finished_reason="length",model_name="fake"} 5.0',
+            'octavo:time_to_first_token_seconds_count{model_name="fake"} 5.0',
+            'octavo:inter_token_latency_seconds_count{model_name="fake"} 95.0',
+            'octavo:e2e_request_latency_seconds_count{model_name="fake"} 5.0',
+            'octavo:num_requests_running{model_name="fake"} 0.0',
+        ):
+            assert line in text.splitlines(), line
+        steps = llm.stats().steps
+        assert f'octavo:iteration_tokens_total_count{{model_name="fake"}} {float(steps)}' in text
+
+    with_async(test)
+
+
+def test_render_chat() -> None:
+    async def test(llm: AsyncLLM) -> None:
+        message = {"role": "user", "content": "hi"}
+        ids = llm.render_chat([message])
+        assert ids == await llm.render_chat_async([message]) and ids[0] == 258
+        long = {"role": "user", "content": "hi" * 10_000}
+        assert len(await llm.render_chat_async([long])) > 10_000
+        assert (await last(llm, ids, SHORT)).finished
+
+    with_async(test)
+
+
+def test_reporter_speaks_only_while_busy() -> None:
+    from octavo.llm.reporter import Reporter
+
+    async def test(llm: AsyncLLM) -> None:
+        reporter = Reporter(llm.metrics, llm.stats)
+        assert reporter.line(10.0) is None
+        await last(llm, "abc", SHORT)
+        line = reporter.line(10.0)
+        assert line is not None and "0.3 tok/s in, 2.0 out" in line
+        await empty(llm)
+        assert reporter.line(10.0) is None
+
+    with_async(test)

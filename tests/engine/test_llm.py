@@ -1,0 +1,208 @@
+"""`LLM` on the fake executor: the whole front half and the whole scheduler."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from typing import Any
+
+import pytest
+from tests.engine.conftest import fake_args
+
+from octavo import LLM, SamplingParams
+from octavo.config.args import EngineArgs
+from octavo.engine.build import Engine
+from octavo.engine.core import EngineCore
+from octavo.engine.fake import fake_facts, fake_front
+from octavo.errors import ConfigError, EngineDead, InvalidRequest, PromptTooLong
+from octavo.types import FinishReason, RequestOutput, StepPlan
+
+PROMPTS = ["Hello, my name is", "The capital of France is", "a" * 200, "b"]
+
+
+def texts(outputs: list[RequestOutput]) -> list[str]:
+    return [c.text for o in outputs for c in o.outputs]
+
+
+def test_three_lines(llm: LLM) -> None:
+    """Row A1 of the article: the three lines run with the import changed."""
+    outputs = llm.generate(["Hello, my name is"], SamplingParams(temperature=0.8, top_p=0.95))
+    assert len(outputs[0].outputs[0].token_ids) <= 16 and outputs[0].outputs[0].text
+    assert outputs[0].prompt == "Hello, my name is" and outputs[0].finished
+
+
+def test_forms_of_prompts(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=4, ignore_eos=True, temperature=0)
+    ids = list(b"Hello")
+    ways: list[Any] = ["Hello", ids, {"prompt": "Hello"}, {"prompt_token_ids": ids}, ["Hello"], [ids]]
+    answers = [llm.generate(way, params, use_tqdm=False) for way in ways]
+    assert all(len(a) == 1 and a[0].outputs[0].token_ids == answers[0][0].outputs[0].token_ids for a in answers)
+    assert llm.generate([], params, use_tqdm=False) == []
+
+
+def test_outputs_come_in_order_of_prompts_and_do_not_depend_on_the_batch(llm: LLM) -> None:
+    params = [SamplingParams(max_tokens=5 + 30 * i, ignore_eos=True, seed=3) for i in range(4)]
+    together = llm.generate(PROMPTS, params, use_tqdm=False)
+    alone = [llm.generate(p, q, use_tqdm=False)[0] for p, q in zip(PROMPTS, params, strict=True)]
+    assert texts(together) == texts(alone)
+    assert [len(o.outputs[0].token_ids) for o in together] == [5, 35, 65, 95]
+    assert [o.prompt for o in together] == PROMPTS
+
+
+def test_stream_joins_to_generate(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=40, ignore_eos=True, temperature=0)
+    whole = llm.generate("abc", params, use_tqdm=False)[0].outputs[0]
+    parts = list(llm.stream("abc", params))
+    assert "".join(p.outputs[0].delta for p in parts) == whole.text
+    assert [i for p in parts for i in p.outputs[0].delta_ids] == whole.token_ids
+    assert len(parts) == 40 and [p.finished for p in parts] == [False] * 39 + [True]
+
+
+def test_dropping_a_stream_leaves_nothing(llm: LLM) -> None:
+    stream = llm.stream("abc", SamplingParams(max_tokens=1000, ignore_eos=True, temperature=0, n=3))
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    stats = llm.stats()
+    assert (stats.running, stats.waiting, stats.blocks_used) == (0, 0, 0)
+
+
+def test_streams_interleave(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=20, ignore_eos=True, temperature=0)
+    alone = [llm.generate(p, params, use_tqdm=False)[0].outputs[0].text for p in ("ab", "cd")]
+    one, two = llm.stream("ab", params), llm.stream("cd", params)
+    got = ["", ""]
+    for a, b in zip(one, two, strict=False):
+        got = [got[0] + a.outputs[0].delta, got[1] + b.outputs[0].delta]
+    got = [got[0] + "".join(p.outputs[0].delta for p in one), got[1] + "".join(p.outputs[0].delta for p in two)]
+    assert got == alone
+
+
+def test_threads_may_share(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=50, ignore_eos=True, temperature=0)
+    alone = texts(llm.generate(PROMPTS, params, use_tqdm=False))
+    found: list[list[str]] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(texts(llm.generate(PROMPTS, params, use_tqdm=False))))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [alone] * 3
+
+
+def test_n_answers_share_a_prompt(llm: LLM) -> None:
+    prompt = "x" * 100
+    out = llm.generate(prompt, SamplingParams(n=3, max_tokens=6, ignore_eos=True, temperature=0), use_tqdm=False)[0]
+    assert [c.index for c in out.outputs] == [0, 1, 2] and all(len(c.token_ids) == 6 for c in out.outputs)
+    hits = llm.stats().prefix_hits
+    assert hits == 2 * 96, "two of three find the prompt's six full blocks"
+
+
+def test_stop_string_ends_early_and_frees(llm: LLM) -> None:
+    free = SamplingParams(max_tokens=60, ignore_eos=True, temperature=0)
+    text = llm.generate("abc", free, use_tqdm=False)[0].outputs[0].text
+    stop = text[20:23]
+    cut = llm.generate(
+        "abc", SamplingParams(max_tokens=60, ignore_eos=True, temperature=0, stop=(stop,)), use_tqdm=False
+    )[0].outputs[0]
+    assert cut.text == text[: text.index(stop)] and cut.stop_reason == stop and cut.finish_reason is FinishReason.STOP
+    assert len(cut.token_ids) < 60
+    assert llm.stats().blocks_used == 0 and llm.stats().running == 0
+
+
+def test_stop_ids_and_eos(llm: LLM) -> None:
+    ids = (
+        llm.generate("abc", SamplingParams(max_tokens=60, ignore_eos=True, temperature=0), use_tqdm=False)[0]
+        .outputs[0]
+        .token_ids
+    )
+    stop = ids[10]
+    cut = llm.generate(
+        "abc", SamplingParams(max_tokens=60, ignore_eos=True, temperature=0, stop_token_ids=(stop,)), use_tqdm=False
+    )[0].outputs[0]
+    assert cut.token_ids == ids[: ids.index(stop) + 1] and cut.stop_reason == stop
+
+
+def test_logprobs(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=5, logprobs=2, prompt_logprobs=1, ignore_eos=True, temperature=0)
+    out = llm.generate("abcdef", params, use_tqdm=False)[0]
+    logprobs, scores = out.outputs[0].logprobs, out.prompt_logprobs
+    assert logprobs is not None and [e.chosen.token for e in logprobs] == out.outputs[0].token_ids
+    assert scores is not None and len(scores) == 6 and scores[0] is None
+    assert [e.chosen.token for e in scores[1:] if e is not None] == list(b"bcdef")
+
+
+def test_chat(llm: LLM) -> None:
+    message = {"role": "user", "content": "hi <|im_end|>"}
+    params = SamplingParams(max_tokens=3, ignore_eos=True, temperature=0)
+    one = llm.chat([message], params, use_tqdm=False)
+    two = llm.chat([[message], [message]], params, use_tqdm=False)
+    assert len(one) == 1 and len(two) == 2 and texts(two) == texts(one) * 2
+    assert one[0].prompt_token_ids.count(259) == 1, "what users type is text"
+
+
+def test_one_bad_prompt_stops_before_anything_runs(llm: LLM) -> None:
+    with pytest.raises(PromptTooLong, match="allowed: up to 4095"):
+        llm.generate(["fine", [1] * 5000], SamplingParams(), use_tqdm=False)
+    with pytest.raises(InvalidRequest, match="sampling_params"):
+        llm.generate(["a", "b"], [SamplingParams()], use_tqdm=False)
+    assert llm.stats().running == llm.stats().waiting == 0
+    assert llm.generate("still works", SamplingParams(max_tokens=1), use_tqdm=False)[0].finished
+
+
+def test_progress_bar(llm: LLM, capfd: pytest.CaptureFixture[str]) -> None:
+    llm.generate(PROMPTS, SamplingParams(max_tokens=2))
+    assert "generating" in capfd.readouterr().err
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(ConfigError, match="max_num_seqz"):
+        LLM("fake", executor="fake", max_num_seqz=3)
+    with pytest.raises(ConfigError, match="max-num-seqs"):
+        LLM("fake", executor="fake", max_num_seqs=0)
+    with pytest.raises(ConfigError, match="one or the other"):
+        LLM(fake_args(), seed=3)
+
+
+def test_closed(llm: LLM) -> None:
+    llm.close()
+    llm.close()
+    with pytest.raises(EngineDead):
+        llm.generate("a", use_tqdm=False)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_failing_step_fails_the_guilty_alone(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R11, through the whole front half: a token that makes any step raise."""
+    from octavo.config.resolve import resolve
+    from octavo.engine import inproc
+    from octavo.executor.fake import FakeExecutor
+    from octavo.sched.scheduler import Scheduler
+
+    poison = list(b"poison")
+
+    def fail(plan: StepPlan) -> str | None:
+        prompts = (array("i", row.new.token_ids[: 4 * row.new.num_prompt]) for row in plan.seqs if row.new is not None)
+        return "poisoned" if any(list(prompt) == poison for prompt in prompts) else None
+
+    def build(args: EngineArgs, **_: object) -> Engine:
+        facts = fake_facts(args)
+        executor = FakeExecutor(facts, fail=fail)
+        config = resolve(args, facts)
+        return Engine(
+            core=EngineCore(Scheduler(config.scheduler, facts), executor, depth=depth), facts=facts, config=config
+        )
+
+    monkeypatch.setattr(inproc, "build_engine", build)
+    monkeypatch.setattr(inproc, "open_front", lambda args: (args, fake_front(args)))
+    prompts = [*PROMPTS, poison]
+    params = SamplingParams(max_tokens=12, ignore_eos=True, temperature=0)
+    with LLM(fake_args(depth=depth)) as sick:
+        outputs = sick.generate(prompts, params, use_tqdm=False)
+        assert outputs[4].outputs[0].finish_reason is FinishReason.ERROR
+        assert "poisoned" in (outputs[4].outputs[0].error or "")
+        assert sick.stats().blocks_used == 0
+    with LLM(fake_args()) as healthy:
+        assert texts(outputs[:4]) == texts(healthy.generate(PROMPTS, params, use_tqdm=False))

@@ -1,0 +1,108 @@
+"""Everything that crosses the socket comes back equal, and nothing else is taken."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.engine.conftest import SRC, fake_args
+
+from octavo.config.resolve import resolve
+from octavo.engine.fake import fake_facts, fake_front
+from octavo.engine.messages import (
+    Abort,
+    Add,
+    EngineStats,
+    Failed,
+    Front,
+    Hello,
+    Opened,
+    Outputs,
+    Progress,
+    Ready,
+    ResetPrefixCache,
+    Start,
+    Stop,
+    decode_down,
+    decode_up,
+    encode,
+)
+from octavo.errors import DoesNotFit, EngineDead, OctavoError, PromptTooLong
+from octavo.sched.refused import Refused
+from octavo.types import FinishReason, Logprob, Request, SamplingParams, SeqOutput, TokenLogprobs
+
+STATS = EngineStats(**dict.fromkeys(EngineStats.__struct_fields__, 0))
+
+
+def test_both_directions_round_trip() -> None:
+    args = fake_args()
+    facts = fake_facts(args)
+    params = SamplingParams(seed=-(2**63), logit_bias={3: 1.5}, stop_token_ids=(1, 2), max_tokens=5)
+    for down in (
+        Start(args),
+        Add([Request(1, b"\0\0\0\0", params, 1.5, -3, b"root")]),
+        Abort([1, 2**40]),
+        ResetPrefixCache(),
+        Stop(),
+    ):
+        assert decode_down(encode(down)) == down
+    entry = TokenLogprobs(Logprob(1, -0.5, 1), [Logprob(2, -1.0, 2)])
+    outputs = [SeqOutput(1, [2], FinishReason.STOP, 2, 16, [entry], [entry], "error", 0.25)]
+    for up in (
+        Hello(),
+        Opened(fake_front(args)),
+        Progress("weights", 0.5),
+        Ready(facts, resolve(args, facts), STATS),
+        Failed("ModelError", "no"),
+        Outputs(outputs, STATS, [Refused(1, "too_long", "long")], [64]),
+    ):
+        assert decode_up(encode(up)) == up
+
+
+@pytest.mark.parametrize("data", [b"", b"\x93\xa3Add\x01", b"\x92\xa4Evil\x01", b"\x91\xa6Start\x00", b"\xc1"])
+def test_nothing_else_is_taken(data: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode_down(data)
+
+
+def test_lazy_metadata_becomes_plain() -> None:
+    class Lazy(Sequence[int]):
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, at: int) -> int:  # type: ignore[override]
+            return [1, 2, 3][at]
+
+    front = decode_up(encode(Opened(Front(name="m", tokenizer_spec={"ids": Lazy()}))))
+    assert isinstance(front, Opened) and front.front.tokenizer_spec == {"ids": [1, 2, 3]}
+
+
+def test_errors_keep_their_type() -> None:
+    error = Failed.of(DoesNotFit("too big")).error()
+    assert type(error) is DoesNotFit and str(error) == "too big"
+    assert type(Failed.of(PromptTooLong("long", param="prompt")).error()) is PromptTooLong
+    other = Failed.of(ZeroDivisionError("oops")).error()
+    assert type(other) is OctavoError and "ZeroDivisionError: oops" in str(other)
+    assert type(Failed("SystemExit", "x").error()) is OctavoError
+    assert type(Failed("annotations", "x").error()) is OctavoError
+    assert type(Failed("EngineDead", "x").error()) is EngineDead
+
+
+def test_no_pickle_anywhere() -> None:
+    """S01: by syntax tree, over the whole package."""
+    banned_modules = {"pickle", "cloudpickle", "marshal", "shelve", "dill"}
+    banned_names = {"recv_pyobj", "send_pyobj", "eval", "exec"}
+    for path in Path(SRC, "octavo").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                assert banned_modules.isdisjoint(a.name.split(".")[0] for a in node.names), path
+            elif isinstance(node, ast.ImportFrom):
+                assert (node.module or "").split(".")[0] not in banned_modules, path
+            elif isinstance(node, ast.Call):
+                name = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
+                if isinstance(node.func, ast.Attribute) and name in ("eval", "exec"):
+                    continue  # a method of that name is not the builtin
+                assert name not in banned_names, (path, node.lineno)
