@@ -27,6 +27,10 @@ def run(argv: list[str]) -> int:
     parsed = parse(SPEC, argv)
     if parsed is None:
         return OK
+    from octavo.obs.log import configure
     from octavo.server.run import serve
 
-    return serve(parsed[EngineArgs], parsed[ServerConfig])
+    args, config = parsed[EngineArgs], parsed[ServerConfig]
+    configure(config.log_level)
+    serve(args, config)
+    return OK
