@@ -95,8 +95,9 @@ def _from_hub(
     repo: str, choice: str, *, cache_dir: str | Path | None, revision: str | None, offline: bool, progress: bool
 ) -> Path:
     import huggingface_hub as hub
+    from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
 
-    (hub.utils.enable_progress_bars if progress else hub.utils.disable_progress_bars)()
+    (enable_progress_bars if progress else disable_progress_bars)()
     where: dict[str, Any] = {"revision": revision, "cache_dir": cache_dir, "local_files_only": offline}
     try:
         if offline:

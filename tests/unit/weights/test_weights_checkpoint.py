@@ -1,0 +1,255 @@
+"""Checkpoints: one vocabulary of names, shapes and numbers for GGUF files and Hugging Face directories."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.errors import FileFormatError, ModelError
+from octavo.weights.checkpoint import SOURCES, open_checkpoint
+from tests.models_at_hand import smollm2
+from tests.unit.weights.gguf_maker import LLAMA, gguf_bytes, llama_tensors, write
+
+
+def test_smollm2() -> None:
+    checkpoint = open_checkpoint(smollm2())
+    want = {
+        "model_type": "llama",
+        "hidden_size": 576,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "head_dim": 64,
+        "intermediate_size": 1536,
+        "rope_theta": 1e5,
+        "rope_scaling": None,
+        "vocab_size": 49152,
+        "max_position_embeddings": 8192,
+        "tie_word_embeddings": True,
+        "attention_bias": False,
+        "bos_token_id": 1,
+        "eos_token_id": [0, 2],
+    }
+    assert {key: checkpoint.config[key] for key in want} == want
+    assert checkpoint.config["rms_norm_eps"] == pytest.approx(1e-5)
+    assert len(checkpoint.tensors) == 272
+    assert checkpoint.tensors["model.embed_tokens.weight"].source == "q8_0"
+    assert all(t.nbytes == t.read().size and t.name == name for name, t in checkpoint.tensors.items())
+    assert checkpoint.chat_template and "<|im_start|>" in checkpoint.chat_template
+    assert len(checkpoint.content_id) == 32 and checkpoint.content_id == open_checkpoint(smollm2()).content_id
+
+
+def test_quantised_rows_are_unpermuted_whole() -> None:
+    gguf = pytest.importorskip("gguf", reason="the gguf package is the oracle and is not installed")
+    checkpoint = open_checkpoint(smollm2())
+    stored = {tensor.name: tensor for tensor in gguf.GGUFReader(smollm2()).tensors}
+    for letter, heads in (("q", 9), ("k", 3), ("v", 0)):
+        tensor = stored[f"blk.7.attn_{letter}.weight"]
+        want = gguf.dequantize(tensor.data, tensor.tensor_type)
+        if heads:
+            want = want.reshape(heads, want.shape[0] // heads // 2, 2, -1).swapaxes(1, 2).reshape(want.shape)
+        mine = checkpoint.tensors[f"model.layers.7.self_attn.{letter}_proj.weight"]
+        assert mine.shape == want.shape
+        got = gguf.dequantize(mine.read().reshape(mine.shape[0], -1), tensor.tensor_type)
+        np.testing.assert_array_equal(got, want)
+
+
+def _made(tmp_path: Path, metadata: dict[str, Any] | None = None, **more: Any) -> Path:
+    data = gguf_bytes({**LLAMA, **(metadata or {})}, more.pop("tensors", llama_tensors()), **more)
+    return write(tmp_path / "m.gguf", data)
+
+
+def test_llama_rows_move_and_qwen2_rows_do_not(tmp_path: Path) -> None:
+    rows = struct.pack("<4096f", *(float(i // 64) for i in range(4096)))  # row r holds r
+    tensors = llama_tensors({"blk.0.attn_q.weight": rows})
+    checkpoint = open_checkpoint(_made(tmp_path, tensors=tensors))
+    got = checkpoint.tensors["model.layers.0.self_attn.q_proj.weight"].read().view("<f4").reshape(64, 64)[:, 0]
+    assert got[:16].tolist() == [0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15]
+    qwen = {key.replace("llama.", "qwen2."): value for key, value in LLAMA.items()}
+    bias = ("blk.0.attn_q.bias", (64,), 0, struct.pack("<64f", *range(64)))
+    path = write(tmp_path / "q.gguf", gguf_bytes({**qwen, "general.architecture": "qwen2"}, [*tensors, bias]))
+    checkpoint = open_checkpoint(path)
+    got = checkpoint.tensors["model.layers.0.self_attn.q_proj.weight"].read().view("<f4").reshape(64, 64)[:, 0]
+    assert got.tolist() == list(range(64))
+    assert checkpoint.config["attention_bias"] is True and checkpoint.config["model_type"] == "qwen2"
+    bias_bytes = checkpoint.tensors["model.layers.0.self_attn.q_proj.bias"].read()
+    assert bias_bytes.view("<f4").tolist() == list(range(64))
+
+
+def test_every_control_token_that_ends_a_turn_is_eos(tmp_path: Path) -> None:
+    assert open_checkpoint(_made(tmp_path)).config["eos_token_id"] == [0, 4]
+
+
+def test_llama3_scaling_is_found_from_its_factors(tmp_path: Path) -> None:
+    head_dim, theta, factor = 16, 5000.0, 32.0
+    factors = []
+    for i in range(head_dim // 2):
+        wave = 2 * np.pi * theta ** (2 * i / head_dim)
+        smooth = min(max((8192 / wave - 1) / 3, 0), 1)
+        factors.append(1 / ((1 - smooth) / factor + smooth))
+    if max(factors) < factor:  # the test's frequencies must reach the fully scaled band
+        theta = 500_000.0
+        factors = []
+        for i in range(head_dim // 2):
+            smooth = min(max((8192 / (2 * np.pi * theta ** (2 * i / head_dim)) - 1) / 3, 0), 1)
+            factors.append(1 / ((1 - smooth) / factor + smooth))
+    freqs = ("rope_freqs.weight", (8,), 0, struct.pack("<8f", *factors))
+    path = _made(tmp_path, {"llama.rope.freq_base": theta}, tensors=[*llama_tensors(), freqs])
+    checkpoint = open_checkpoint(path)
+    assert checkpoint.config["rope_scaling"] == {
+        "rope_type": "llama3",
+        "factor": 32.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    assert "rope_freqs.weight" not in checkpoint.tensors
+    odd = ("rope_freqs.weight", (8,), 0, struct.pack("<8f", *range(1, 9)))
+    with pytest.raises(ModelError, match="unknown factors"):
+        open_checkpoint(_made(tmp_path, tensors=[*llama_tensors(), odd]))
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "architecture": ({"general.architecture": "gemma3"}, "gemma3"),
+    "split": ({"split.count": 3}, "split GGUF"),
+    "heads": ({"llama.attention.head_count": 0}, "head_count"),
+    "layers": ({"llama.block_count": "many"}, "block_count"),
+    "layers negative": ({"llama.block_count": -1}, "block_count"),
+    "value length": ({"llama.attention.key_length": 16, "llama.attention.value_length": 8}, "value_length"),
+    "theta": ({"llama.rope.freq_base": float("nan")}, "finite"),
+    "too few layers": ({"llama.block_count": 0}, "block_count"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refuses(case: str, tmp_path: Path) -> None:
+    metadata, says = REFUSED[case]
+    with pytest.raises(ModelError, match=says):
+        open_checkpoint(_made(tmp_path, metadata))
+
+
+def test_unsupported_types_are_named(tmp_path: Path) -> None:
+    block = ("blk.0.ffn_up.weight", (96, 256), 12, bytes(96 * 144))
+    tensors = [t for t in llama_tensors() if t[0] != "blk.0.ffn_up.weight"]
+    with pytest.raises(ModelError, match=r"tensor type Q4_K \(1 tensors\) not supported yet: allowed F32"):
+        open_checkpoint(_made(tmp_path, tensors=[*tensors, block]))
+    with pytest.raises(ModelError, match="tensor blk.0.ssm_a is none"):
+        open_checkpoint(_made(tmp_path, tensors=[*llama_tensors(), ("blk.0.ssm_a", (4,), 0, bytes(16))]))
+
+
+CONFIG: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "vocab_size": 10,
+    "eos_token_id": 2,
+    "auto_map": {"AutoModel": "evil.Model"},
+}
+
+
+def safetensors_bytes(tensors: dict[str, tuple[str, list[int], bytes]]) -> bytes:
+    header, data = {}, b""
+    for name, (dtype, shape, raw) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def _directory(path: Path, config: dict[str, Any] | None = None, **files: bytes) -> Path:
+    path.mkdir(exist_ok=True)
+    (path / "config.json").write_text(json.dumps({**CONFIG, **(config or {})}))
+    names = {"weights": "model.safetensors", "pickled": "pytorch_model.bin"}
+    for name, data in files.items():
+        (path / names.get(name, name)).write_bytes(data)
+    return path
+
+
+ONE = {
+    "model.embed_tokens.weight": ("BF16", [10, 8], bytes(range(160))),
+    "x.rotary_emb.inv_freq": ("F32", [1], bytes(4)),
+}
+
+
+def test_directory(tmp_path: Path) -> None:
+    path = _directory(tmp_path / "model", weights=safetensors_bytes(ONE))
+    (path / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 7], "temperature": 0.6}))
+    (path / "chat_template.jinja").write_text("hello")
+    (path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    checkpoint = open_checkpoint(path)
+    assert checkpoint.config["head_dim"] == 4 and checkpoint.config["num_key_value_heads"] == 2
+    assert checkpoint.config["eos_token_id"] == [2, 7] and checkpoint.generation_config["temperature"] == 0.6
+    assert checkpoint.config["rope_scaling"] is None and checkpoint.config["rope_theta"] == 10000.0
+    assert checkpoint.chat_template == "hello"
+    assert list(checkpoint.tensors) == ["model.embed_tokens.weight"]
+    tensor = checkpoint.tensors["model.embed_tokens.weight"]
+    assert (tensor.source, tensor.shape) == ("bf16", (10, 8)) and tensor.source in SOURCES
+    assert tensor.read().tobytes() == bytes(range(160))
+    assert not (tmp_path / "ran").exists(), "code of the repository ran (S05)"
+
+
+def test_rope_of_old_and_new_configs(tmp_path: Path) -> None:
+    new = {"rope_parameters": {"rope_type": "llama3", "factor": 8.0, "rope_theta": 5e5}}
+    old = {"rope_scaling": {"type": "llama3", "factor": 8.0}, "rope_theta": 5e5}
+    for config in (new, old):
+        got = open_checkpoint(_directory(tmp_path / "m", config, weights=safetensors_bytes(ONE))).config
+        assert got["rope_theta"] == 5e5 and got["rope_scaling"] == {"rope_type": "llama3", "factor": 8.0}
+
+
+def test_template_in_tokenizer_config(tmp_path: Path) -> None:
+    path = _directory(tmp_path / "m", weights=safetensors_bytes(ONE))
+    for template in ("T", [{"name": "tool_use", "template": "U"}, {"name": "default", "template": "T"}]):
+        (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+        assert open_checkpoint(path).chat_template == "T"
+
+
+def test_shards(tmp_path: Path) -> None:
+    path = _directory(tmp_path / "m")
+    weight_map = {"a.weight": "s-1.safetensors", "b.weight": "s-2.safetensors"}
+    (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    (path / "s-1.safetensors").write_bytes(safetensors_bytes({"a.weight": ("F32", [2], bytes(8))}))
+    with pytest.raises(ModelError, match=r"shard s-2\.safetensors is missing"):
+        open_checkpoint(path)
+    (path / "s-2.safetensors").write_bytes(safetensors_bytes({"c.weight": ("F32", [2], bytes(8))}))
+    with pytest.raises(ModelError, match=r"b\.weight is in the index"):
+        open_checkpoint(path)
+    (path / "s-2.safetensors").write_bytes(safetensors_bytes({"b.weight": ("F16", [2], bytes(4))}))
+    assert set(open_checkpoint(path).tensors) == {"a.weight", "b.weight"}
+    (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a.weight": "../s-1.safetensors"}}))
+    with pytest.raises(FileFormatError, match="plain names"):
+        open_checkpoint(path)
+
+
+def test_directories_that_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no such file"):
+        open_checkpoint(tmp_path / "nothing")
+    with pytest.raises(ModelError, match=r"config\.json or exactly one \.gguf"):
+        open_checkpoint(tmp_path)
+    with pytest.raises(ModelError, match="pickled weights"):
+        open_checkpoint(_directory(tmp_path / "bin", pickled=b"cos\nsystem\n(S'touch ran'\ntR."))
+    with pytest.raises(ModelError, match="pickled weights"):
+        open_checkpoint(write(tmp_path / "x.bin", b""))
+    with pytest.raises(ModelError, match="no safetensors file"):
+        open_checkpoint(_directory(tmp_path / "none"))
+    eight = {"w": ("I64", [1], bytes(8))}
+    with pytest.raises(ModelError, match=r"I64 \(1 tensors\) not supported yet"):
+        open_checkpoint(_directory(tmp_path / "int", weights=safetensors_bytes(eight)))
+    for config, says in (
+        ({"model_type": None}, "model_type"),
+        ({"hidden_size": "8"}, "hidden_size"),
+        ({"num_attention_heads": True}, "num_attention_heads"),
+        ({"head_dim": 0}, "head_dim"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
+    ):
+        with pytest.raises(ModelError, match=says):
+            open_checkpoint(_directory(tmp_path / "bad", config, weights=safetensors_bytes(ONE)))
+    (tmp_path / "bad" / "config.json").write_text("[" * 100_000)
+    with pytest.raises(FileFormatError, match="config.json"):
+        open_checkpoint(tmp_path / "bad")
