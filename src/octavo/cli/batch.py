@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import msgspec
 
+from octavo.cli.asking import engine, prompt_of
 from octavo.cli.errors import OK, SOME_FAILED, UsageError
-from octavo.cli.run import engine, prompt_of
 from octavo.cli.sampling import params_from
 from octavo.config.args import EngineArgs
 from octavo.errors import EngineDead, InvalidRequest, OctavoError, QueueFull

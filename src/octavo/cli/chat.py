@@ -8,8 +8,9 @@ import sys
 import msgspec
 
 from octavo.cli.errors import OK, UsageError
-from octavo.cli.flags import Positional, Spec, parse
+from octavo.cli.flags import parse
 from octavo.cli.sampling import SamplingFlags
+from octavo.cli.spec import Positional, Spec
 from octavo.config.args import EngineArgs
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from octavo.cli.errors import FAILED, OK, UsageError
-from octavo.cli.flags import Positional, Spec, parse
+from octavo.cli.flags import parse
+from octavo.cli.spec import Positional, Spec
 from octavo.config.args import EngineArgs
 from octavo.errors import OctavoError
 

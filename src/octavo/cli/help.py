@@ -9,7 +9,7 @@ import textwrap
 
 import msgspec
 
-from octavo.cli.flags import Flag, Spec
+from octavo.cli.spec import Flag, Spec
 
 TITLES = {"EngineArgs": "engine", "ServerConfig": "server"}
 """Headings for Structs whose docstring speaks to developers; the others speak for themselves."""

@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 
 from octavo.cli.errors import OK
-from octavo.cli.flags import Positional, Spec, parse
+from octavo.cli.flags import parse
+from octavo.cli.spec import Positional, Spec
 
 
 class PullFlags(msgspec.Struct, frozen=True, kw_only=True):

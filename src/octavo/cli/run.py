@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from octavo.cli.asking import engine, prompt_of
 from octavo.cli.errors import OK, UsageError
-from octavo.cli.flags import Positional, Spec, parse
+from octavo.cli.flags import parse
 from octavo.cli.sampling import SamplingFlags, params_from
+from octavo.cli.spec import Positional, Spec
 from octavo.config.args import EngineArgs
 from octavo.errors import OctavoError
-
-if TYPE_CHECKING:
-    from octavo.llm import AsyncLLM
 
 
 class RunFlags(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,26 +78,6 @@ def _stdin() -> str:
     if not text.strip():
         raise UsageError("run: the prompt on standard input is empty")
     return text
-
-
-@asynccontextmanager
-async def engine(args: EngineArgs) -> AsyncIterator[AsyncLLM]:
-    """An `AsyncLLM`, closed at the end."""
-    from octavo.llm import AsyncLLM
-
-    llm = await AsyncLLM.start(args)
-    try:
-        yield llm
-    finally:
-        await llm.close()
-
-
-def prompt_of(llm: AsyncLLM, text: str, *, raw: bool, system: str | None) -> str | list[int]:
-    """The text under the chat template, or as it is (raw, or the model has no template)."""
-    if raw or (llm.chat_template is None and system is None):
-        return text
-    head = [{"role": "system", "content": system}] if system else []
-    return llm.render_chat([*head, {"role": "user", "content": text}])
 
 
 async def _answer(args: EngineArgs, text: str, flags: RunFlags, given: dict[str, Any]) -> int:

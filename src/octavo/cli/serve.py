@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from octavo.cli.errors import OK
-from octavo.cli.flags import Positional, Spec, parse
+from octavo.cli.flags import parse
+from octavo.cli.spec import Positional, Spec
 from octavo.config.args import EngineArgs
 from octavo.config.server import ServerConfig
 

@@ -11,7 +11,8 @@ import msgspec
 
 from octavo import __version__
 from octavo.cli.errors import OK
-from octavo.cli.flags import Spec, parse
+from octavo.cli.flags import parse
+from octavo.cli.spec import Spec
 from octavo.errors import OctavoError
 
 PACKAGES = ("numpy", "msgspec", "starlette", "uvicorn", "tokenizers", "pyzmq", "jinja2", "huggingface-hub")

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from octavo.cli.errors import UsageError
-from octavo.cli.flags import Positional, Spec, parse
+from octavo.cli.flags import parse
 from octavo.cli.help import field_docs
+from octavo.cli.spec import Positional, Spec
 from octavo.config.args import EngineArgs
 from octavo.config.server import ServerConfig
 
