@@ -171,6 +171,7 @@ class FakeAsyncLLM:
         request_id: str | None = None,
         priority: int = 0,
         cache_salt: str | None = None,
+        stream: bool = True,
     ) -> AsyncIterator[RequestOutput]:
         self.check_health()
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
@@ -185,15 +186,18 @@ class FakeAsyncLLM:
         name = request_id or f"req-{next(self._ids)}"
         assert name not in self.open
         self.open.add(name)
+        self.metrics.running.set(len(self.open))
         done = False
         try:
             await asyncio.sleep(self.first_delay)
             self.check_health()
             async for output in self._run(name, prompt, ids, params):
                 done = output.finished
-                yield output
+                if stream or done:
+                    yield output
         finally:
             self.open.discard(name)
+            self.metrics.running.set(len(self.open))
             if not done:
                 self.aborted.append(name)
 
@@ -211,13 +215,12 @@ class FakeAsyncLLM:
                 self.check_health()
             outputs = [seq.step() for seq in seqs]
             if self.fail_at == step:
+                seqs[-1].finish = FinishReason.ERROR
                 outputs[-1] = Completion(len(seqs) - 1, "", [], FinishReason.ERROR, error="/secret/path exploded")
             self.metrics.generation_tokens.inc(sum(len(c.delta_ids) for c in outputs))
             finished = all(c.finish_reason is not None for c in outputs)
             text = prompt if isinstance(prompt, str) else None
-            yield RequestOutput(
-                name, text, ids, outputs, finished or self.fail_at == step, min(16, len(ids)), prompt_logprobs
-            )
+            yield RequestOutput(name, text, ids, outputs, finished, min(16, len(ids)), prompt_logprobs)
             if finished:
                 return
 
@@ -239,6 +242,11 @@ class FakeAsyncLLM:
             ids += [IM_START, *f"{message['role']}\n{message['content']}".encode("utf-8", "replace"), IM_END]
         return [*ids, IM_START, *b"assistant\n"] if add_generation_prompt else ids
 
+    async def render_chat_async(
+        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **kwargs: Any
+    ) -> list[int]:
+        return self.render_chat(messages, add_generation_prompt=add_generation_prompt, **kwargs)
+
     async def abort(self, request_id: str) -> None:
         self.aborted.append(request_id)
 
@@ -248,11 +256,6 @@ class FakeAsyncLLM:
 
     def stats(self) -> EngineStats:
         return EngineStats(running=len(self.open), num_blocks=128, used_blocks=len(self.open), block_size=16)
-
-    async def drain(self, timeout: float, /) -> None:
-        async with asyncio.timeout(timeout):
-            while self.open:
-                await asyncio.sleep(0.01)
 
     async def close(self) -> None:
         self.closed = True

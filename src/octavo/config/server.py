@@ -49,8 +49,6 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Least severe messages to log. Prompts and answers are never logged."""
     access_log: bool = False
     """One log line a request: method, path, status, seconds."""
-    log_interval: float = 10.0
-    """Seconds between status lines while the server is busy; 0: none."""
     metrics_prefix: str = "octavo:"
     """Prefix of metric names; `vllm:` serves them under the names existing dashboards know."""
     isolate_api_keys: bool = False
@@ -67,8 +65,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         check(self.max_header_bytes >= 1024, "max_header_bytes", "1024 or more")
         for name in ("max_open_requests", "max_prompts", "max_streams", "max_messages"):
             check(getattr(self, name) >= 1, name, "1 or more")
-        for name in ("grace_seconds", "log_interval"):
-            check(0 <= getattr(self, name) < 1e6, name, "0 or more seconds")
+        check(0 <= self.grace_seconds < 1e6, "grace_seconds", "0 or more seconds")
         for name in ("body_timeout", "keep_alive_seconds"):
             check(0 < getattr(self, name) < 1e6, name, "more than 0 seconds")
         bad_root = self.root_path and (not self.root_path.startswith("/") or self.root_path.endswith("/"))

@@ -32,7 +32,7 @@ def bind(config: ServerConfig) -> socket.socket:
         sock.close()
         if error.errno == errno.EADDRINUSE:
             raise ConfigError(
-                f"--port: {config.port} on {config.host} is in use by another program; allowed: a free one (0 finds one)"
+                f"--port: {config.port} on {config.host} is in use already; allowed: a free one (0 finds it)"
             ) from None
         raise ConfigError(
             f"--host, --port: cannot listen on {config.host} port {config.port}: {error.strerror}"

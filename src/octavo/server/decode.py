@@ -121,8 +121,8 @@ def _explain(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> Inva
     if unknown := _UNKNOWN.search(str(error)):
         name = f"{where}.{unknown['name']}" if where else unknown["name"]
         return UnsupportedField(f"{name}: no such field", param=name)
-    if not where and (missing := re.search(r"missing required field '([^']*)'", text)):
-        where = missing[1]
+    if missing := re.search(r"missing required field '([^']*)'", text):
+        where = f"{where}.{missing[1]}" if where else missing[1]
         return InvalidRequest(f"{where}: required", param=where)
     text = text[:1].lower() + text[1:]
     return InvalidRequest(f"{where}: {text}" if where else f"request body: {text}", param=where or None)

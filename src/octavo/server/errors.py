@@ -15,7 +15,7 @@ from octavo.errors import (
     Unauthorized,
     UnsupportedField,
 )
-from octavo.server.exchange import BodyTooLarge, Header
+from octavo.server.exchange import BodyTimeout, BodyTooLarge, Header
 
 MAX_MESSAGE = 600
 
@@ -91,6 +91,8 @@ def describe(error: BaseException) -> tuple[int, ErrorBody, list[Header]]:
         headers.append((b"retry-after", b"%d" % max(1, error.retry_after)))
     elif isinstance(error, Draining | Loading):
         headers.append((b"retry-after", b"1"))
+    elif isinstance(error, BodyTooLarge | BodyTimeout):
+        headers.append((b"connection", b"close"))  # the rest of the body is not waited for
     elif isinstance(error, WrongMethod):
         headers.append((b"allow", error.allow.encode()))
     elif isinstance(error, Unauthorized):
@@ -100,5 +102,5 @@ def describe(error: BaseException) -> tuple[int, ErrorBody, list[Header]]:
 
 
 def clip(text: str) -> str:
-    """A message that quotes the request must not be as large as the request."""
-    return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 2] + " …"
+    """A message that quotes the request must not be as large as the request. What is allowed stands at its end."""
+    return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE // 2]} … {text[-MAX_MESSAGE // 2 + 3 :]}"

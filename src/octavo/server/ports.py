@@ -56,14 +56,17 @@ class LLMPort(Protocol):
         request_id: str | None = None,
         priority: int = 0,
         cache_salt: str | None = None,
+        stream: bool = True,
     ) -> AsyncIterator[RequestOutput]:
-        """Closing or cancelling the iterator aborts the request. Raises InvalidRequest, PromptTooLong or QueueFull
-        before the first item."""
+        """With `stream` outputs as the answer grows, else the last only. Closing or cancelling the iterator aborts.
+        Raises, before the first item: InvalidRequest, PromptTooLong, QueueFull, EngineDead."""
         ...
 
-    def render_chat(
+    async def render_chat_async(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **kwargs: Any
-    ) -> list[int]: ...
+    ) -> list[int]:
+        """Long conversations are rendered on a thread, so that nobody else waits (R16). Raises: InvalidRequest."""
+        ...
 
     def check_health(self) -> None:
         """Raises EngineDead."""
@@ -71,10 +74,6 @@ class LLMPort(Protocol):
 
     def stats(self) -> EngineStats:
         """The last snapshot."""
-        ...
-
-    async def drain(self, timeout: float, /) -> Any:
-        """Returns when no request is open, or after `timeout` seconds."""
         ...
 
     async def close(self) -> None: ...

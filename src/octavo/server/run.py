@@ -30,7 +30,6 @@ from octavo.server.app import App, with_cors
 from octavo.server.bind import BACKLOG, bind, url
 from octavo.server.ports import LLMPort
 from octavo.server.protocol import bounded
-from octavo.server.status import status_lines
 
 log = logging.getLogger("octavo.server")
 
@@ -53,7 +52,7 @@ def serve(args: EngineArgs, config: ServerConfig, *, on_ready: Callable[[str], N
     async def start() -> LLMPort:
         from octavo.llm import AsyncLLM
 
-        return await AsyncLLM.start(args)
+        return await AsyncLLM.start(args, metrics_prefix=config.metrics_prefix)
 
     run(start, with_env_keys(config), on_ready=on_ready)
 
@@ -144,7 +143,6 @@ class Life:
         while True:
             llm = await self._start()
             self._llm = llm
-            llm.metrics.prefix = self._config.metrics_prefix
             llm.metrics.startup.set(time.monotonic() - self._begin, label="total")
             self._app.attach(llm)
             if not deaths:
@@ -159,16 +157,14 @@ class Life:
             with contextlib.suppress(OctavoError):
                 await llm.close()
 
-    async def _until_dead(self, llm: LLMPort) -> None:
-        lines = asyncio.ensure_future(status_lines(llm, self._config.log_interval))
+    @staticmethod
+    async def _until_dead(llm: LLMPort) -> None:
         try:
             while True:
                 llm.check_health()
                 await asyncio.sleep(HEALTH_INTERVAL)
         except EngineDead:
             return
-        finally:
-            lines.cancel()
 
     def _ready_line(self, llm: LLMPort) -> str:
         seconds = time.monotonic() - self._begin

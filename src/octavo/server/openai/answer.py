@@ -43,16 +43,17 @@ class Job:
         self._priority = priority
         self._salt = salt
 
-    def _open(self, place: int) -> AsyncGenerator[RequestOutput, None]:
+    def _open(self, place: int, *, stream: bool) -> AsyncGenerator[RequestOutput, None]:
         """Submits prompt number `place`. Closing the iterator aborts it."""
-        stream = self._llm.generate(
+        outputs = self._llm.generate(
             self._prompts[place],
             self._params,
             request_id=f"{self._id}-{place}" if len(self._prompts) > 1 else self._id,
             priority=self._priority,
             cache_salt=self._salt,
+            stream=stream,
         )
-        return cast("AsyncGenerator[RequestOutput, None]", stream)
+        return cast("AsyncGenerator[RequestOutput, None]", outputs)
 
     async def whole(self) -> list[RequestOutput]:
         """The last output of each prompt. Raises: StepFailed, and what AsyncLLM.generate raises."""
@@ -62,7 +63,7 @@ class Job:
 
     async def _last(self, place: int) -> RequestOutput:
         last: RequestOutput | None = None
-        async with aclosing(self._open(place)) as outputs:
+        async with aclosing(self._open(place, stream=False)) as outputs:
             async for output in outputs:
                 last = output
         assert last is not None, "the engine ended a request without an output"
@@ -79,9 +80,9 @@ class Job:
 
         async def one(place: int) -> None:
             send = exchange.send
-            async with aclosing(self._open(place)) as outputs:
+            async with aclosing(self._open(place, stream=True)) as outputs:
                 async for output in outputs:
-                    if output.finished:
+                    if output.finished or len(output.outputs) > 1:
                         _check(output)
                     data = events(place, output)
                     if not data and not output.finished:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,9 +19,6 @@ from octavo.types import Completion, RequestOutput
 
 if TYPE_CHECKING:
     from octavo.server.app import App
-
-INLINE_CHARS = 4096
-"""Longer conversations are rendered and tokenised on a thread, so that nobody else waits for it (R16)."""
 
 
 async def chat_completions(app: App, exchange: Exchange) -> None:
@@ -80,9 +76,7 @@ async def render(
         for name in extra:
             if name in RESERVED_KWARGS or name.startswith(("return_", "_")) or not name.isidentifier():
                 raise InvalidRequest(f"chat_template_kwargs: {name[:80]!r} cannot be set", param="chat_template_kwargs")
-    if sum(len(message["content"]) for message in plain) <= INLINE_CHARS and len(plain) <= 32:
-        return llm.render_chat(plain, add_generation_prompt=add_generation_prompt, **extra)
-    return await asyncio.to_thread(llm.render_chat, plain, add_generation_prompt=add_generation_prompt, **extra)
+    return await llm.render_chat_async(plain, add_generation_prompt=add_generation_prompt, **extra)
 
 
 def _choice(llm: LLMPort, choice: Completion, top: int | None) -> ChatChoice:

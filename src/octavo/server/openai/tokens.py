@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 from octavo.errors import InvalidRequest
 from octavo.server.decode import decode
 from octavo.server.exchange import Exchange
-from octavo.server.openai.chat import INLINE_CHARS, render
+from octavo.server.openai.chat import render
 from octavo.server.openai.logprobs import token_str
 from octavo.server.openai.params import check_ids, check_model
 from octavo.server.openai.protocol import DetokenizeBody, DetokenizeReply, TokenizeBody, TokenizeReply
 
 if TYPE_CHECKING:
     from octavo.server.app import App
+
+INLINE_CHARS = 4096
+"""Longer text is tokenised on a thread, so that nobody else waits for it (R16)."""
 
 
 async def tokenize(app: App, exchange: Exchange) -> None:

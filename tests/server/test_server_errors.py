@@ -1,0 +1,366 @@
+"""Every refusal: status, OpenAI's shape, the field's name, and nothing of the inside."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+import pytest
+
+from octavo.config.server import ServerConfig
+from octavo.errors import ConfigError
+from octavo.server.app import ROUTES, App, build_app
+from octavo.server.auth import Keys
+from tests.fakes import FakeAsyncLLM
+from tests.server.harness import Reply, ask, call
+
+CONFIG = ServerConfig()
+TEXT = "/v1/completions"
+CHAT = "/v1/chat/completions"
+HI = [{"role": "user", "content": "hi"}]
+
+
+def error_of(reply: Reply, status: int) -> dict[str, Any]:
+    assert reply.status == status, reply.body
+    error = reply.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"] and error["type"] and error["code"]
+    assert "Traceback" not in error["message"] and "site-packages" not in error["message"]
+    return error  # type: ignore[no-any-return]
+
+
+BAD: list[tuple[str, dict[str, Any], str, str]] = [
+    # path, body, param, words of the message
+    (TEXT, {}, "prompt", "required"),
+    (TEXT, {"prompt": 5}, "prompt", "got 'int'"),
+    (TEXT, {"prompt": []}, "prompt", "empty list"),
+    (TEXT, {"prompt": [[]]}, "prompt", "no token ids"),
+    (TEXT, {"prompt": ["a", 5]}, "prompt", "only"),
+    (TEXT, {"prompt": [1, "a"]}, "prompt", "only"),
+    (TEXT, {"prompt": [-1]}, "prompt", "got token id -1, allowed: 0 to 259"),
+    (TEXT, {"prompt": [260]}, "prompt", "got token id 260"),
+    (TEXT, {"prompt": [2**63]}, "prompt", "beyond 64 bits"),
+    (TEXT, {"prompt": [True]}, "prompt[0]", "bool"),
+    (TEXT, {"prompt": ["a"] * 257}, "prompt", "got 257 prompts, allowed: at most 256"),
+    (TEXT, {"prompt": ["a"] * 20, "n": 100}, "n", "1024"),
+    (TEXT, {"prompt": "a", "max_token": 5}, "max_token", "did you mean 'max_tokens'?"),
+    (TEXT, {"prompt": "a", "suffix": "b"}, "suffix", "not supported"),
+    (TEXT, {"prompt": "a", "best_of": 2}, "best_of", "not supported"),
+    (TEXT, {"prompt": "a", "best_of": True}, "best_of", "not supported"),
+    (TEXT, {"prompt": "a", "messages": HI}, "messages", "no such field"),
+    (TEXT, {"prompt": "a", "temperature": -1}, "temperature", "got -1"),
+    (TEXT, {"prompt": "a", "temperature": "hot"}, "temperature", "got 'str'"),
+    (TEXT, {"prompt": "a", "temperature": True}, "temperature", "bool"),
+    (TEXT, {"prompt": "a", "max_tokens": 0}, "max_tokens", "got 0"),
+    (TEXT, {"prompt": "a", "max_tokens": True}, "max_tokens", "bool"),
+    (TEXT, {"prompt": "a", "n": 0}, "n", "got 0"),
+    (TEXT, {"prompt": "a", "n": 129}, "n", "got 129"),
+    (TEXT, {"prompt": "a", "logprobs": 21}, "logprobs", "0 to 20"),
+    (TEXT, {"prompt": "a", "stop": ["x"] * 17}, "stop", "at most 16"),
+    (TEXT, {"prompt": "a", "stop": "x" * 300}, "stop", "256"),
+    (TEXT, {"prompt": "a", "stop": ""}, "stop", "1 to 256"),
+    (TEXT, {"prompt": "a", "logit_bias": {"x": 1}}, "logit_bias", "int"),
+    (TEXT, {"prompt": "a", "logit_bias": {"1": 1000}}, "logit_bias", "-100 to 100"),
+    (TEXT, {"prompt": "a", "logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias", "1024"),
+    (TEXT, {"prompt": "a", "seed": 2**80}, "seed", ""),
+    (TEXT, {"prompt": "a", "priority": 2**40}, "priority", ""),
+    (TEXT, {"prompt": "a", "cache_salt": ""}, "cache_salt", "1 to 256"),
+    (TEXT, {"prompt": "a", "stream_options": {}}, "stream_options", "stream"),
+    (TEXT, {"prompt": "a", "stream": True, "stream_options": {"x": 1}}, "stream_options.x", "no such field"),
+    (TEXT, {"prompt": "a", "stream": True, "prompt_logprobs": 1}, "prompt_logprobs", "without stream"),
+    (TEXT, {"prompt": "a" * 600}, "prompt", "got 601 tokens, allowed: up to 511"),
+    (CHAT, {}, "messages", "required"),
+    (CHAT, {"messages": []}, "messages", "at least one"),
+    (CHAT, {"messages": HI * 1025}, "messages", "at most 1024"),
+    (CHAT, {"messages": HI, "promt": "x"}, "promt", "no such field"),
+    (CHAT, {"messages": HI, "response_format": {"type": "json_object"}}, "response_format", "not supported"),
+    (CHAT, {"messages": HI, "tools": [{"type": "function"}]}, "tools", "not supported"),
+    (CHAT, {"messages": HI, "tool_choice": "required"}, "tool_choice", "not supported"),
+    (CHAT, {"messages": HI, "max_tokens": 5, "max_completion_tokens": 6}, "max_tokens", "one of them"),
+    (CHAT, {"messages": HI, "top_logprobs": 2}, "top_logprobs", "logprobs: true"),
+    (CHAT, {"messages": HI, "logprobs": True, "top_logprobs": 21}, "top_logprobs", "0 to 20"),
+    (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role", "robot"),
+    (CHAT, {"messages": [{"role": "user"}]}, "messages[0].content", "required"),
+    (CHAT, {"messages": [{"role": "user", "content": "x", "tool_calls": []}]},
+     "messages[0].tool_calls", "no such field"),
+    (CHAT, {"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text", "required"),
+    (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]},
+     "messages[0].content[0].image_url", ""),
+    (CHAT, {"messages": HI, "chat_template_kwargs": {"tokenize": False}}, "chat_template_kwargs", "'tokenize'"),
+    (CHAT, {"messages": HI, "chat_template_kwargs": {"return_dict": 1}}, "chat_template_kwargs", "'return_dict'"),
+    (CHAT, {"messages": HI, "chat_template": "{{ x }}"}, "chat_template", "not supported"),
+    (CHAT, {"messages": [{"role": "user", "content": "a" * 9000}]}, "prompt", "up to 511"),
+    ("/tokenize", {}, "prompt", "either"),
+    ("/tokenize", {"prompt": "a", "messages": HI}, "prompt", "either"),
+    ("/detokenize", {"tokens": [999]}, "tokens", "0 to 259"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "data", "param", "words"), BAD)
+def test_bad_requests_name_the_field(path: str, data: dict[str, Any], param: str, words: str) -> None:
+    llm = FakeAsyncLLM()
+    begin = time.perf_counter()
+    error = error_of(call(build_app(llm, CONFIG), "POST", path, data), 400)
+    assert time.perf_counter() - begin < 0.1 + 0.4  # S09; the rest is for busy machines
+    assert error["param"] == param and words in error["message"]
+    assert error["type"] == "invalid_request_error" and len(error["message"]) <= 600
+    assert not llm.open
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"user": "u", "metadata": {"a": "b"}, "safety_identifier": "s", "prompt_cache_key": "k"},
+        {"tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "parallel_tool_calls": True},
+        {"best_of": 1, "length_penalty": 1.0, "service_tier": "auto", "store": False, "logits_processors": None},
+        {"temperature": None, "stop": None, "max_tokens": None, "stream_options": None, "suffix": None},
+    ],
+)
+def test_fields_that_ask_for_nothing_are_accepted(extra: dict[str, Any]) -> None:
+    app = build_app(FakeAsyncLLM(), CONFIG)
+    assert call(app, "POST", CHAT, {"messages": HI, **extra}).status == 200
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"x"',
+        b"\xff\xfe",
+        b'{"prompt": NaN}',
+        b'{"prompt": "\xff"}',
+        b'{"prompt":"a"}x',
+        b"{'a':1}",
+    ],
+)
+def test_malformed_json(raw: bytes) -> None:
+    error_of(call(build_app(FakeAsyncLLM(), CONFIG), "POST", TEXT, raw=raw), 400)
+
+
+@pytest.mark.parametrize("name", ["prompt", "chat_template_kwargs", "zzz", "logit_bias", "tools"])
+@pytest.mark.parametrize("pair", ["[]", "{}"])
+def test_deep_json(name: str, pair: str) -> None:
+    opening = "[" if pair == "[]" else '{"a":'
+    raw = b'{"messages":[{"role":"user","content":"x"}],"%s":%s1' % (name.encode(), opening.encode() * 50_000)
+    raw += (pair[1] * 50_000 + "}").encode()
+    error_of(call(build_app(FakeAsyncLLM(), CONFIG), "POST", CHAT, raw=raw), 400)
+
+
+def test_free_form_values_are_bounded() -> None:
+    app = build_app(FakeAsyncLLM(), CONFIG)
+    deep: Any = 1
+    for _ in range(40):
+        deep = [deep]
+    for value, words in ((deep, "deep"), ([0] * 20_000, "values")):
+        data = {"messages": HI, "chat_template_kwargs": {"a": value}}
+        assert words in error_of(call(app, "POST", CHAT, data), 400)["message"]
+
+
+def test_body_limits() -> None:
+    app = build_app(FakeAsyncLLM(), ServerConfig(max_body_bytes=2000))
+    error_of(call(app, "POST", TEXT, raw=b" " * 2001), 413)
+    error_of(call(app, "POST", TEXT, raw=b"", headers={"content-length": "99999999999"}), 413)
+    assert call(app, "POST", TEXT, raw=b'{"prompt":"a"}' + b" " * 1900).status == 200
+
+
+@pytest.mark.parametrize("media", ["text/plain", "application/x-www-form-urlencoded", "", "application/json5"])
+def test_other_media_types_are_refused(media: str) -> None:
+    reply = call(build_app(FakeAsyncLLM(), CONFIG), "POST", TEXT, {"prompt": "a"}, headers={"content-type": media})
+    assert error_of(reply, 415)["param"] == "content-type"
+
+
+def test_media_type_parameters_are_fine() -> None:
+    headers = {"content-type": "Application/JSON; charset=utf-8"}
+    assert call(build_app(FakeAsyncLLM(), CONFIG), "POST", TEXT, {"prompt": "a"}, headers=headers).status == 200
+
+
+def test_methods_and_paths() -> None:
+    app = build_app(FakeAsyncLLM(), CONFIG)
+    for path, methods in ROUTES.items():
+        for method in ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "X" * 100):
+            if method not in methods:
+                reply = call(app, method, path, raw=b"{}")
+                error_of(reply, 405)
+                assert set(methods) <= set(reply.headers["allow"].split(", "))
+    for path in ("/v1", "/v1/", "/v1/models/", "/admin", "//", "/v1/completions/", "/V1/completions", "/health/"):
+        error_of(call(app, "GET", path), 404)
+
+
+def test_wrong_model_lists_ours() -> None:
+    app = build_app(FakeAsyncLLM(model_names=("a", "b")), CONFIG)
+    for path, data in ((TEXT, {"prompt": "x"}), (CHAT, {"messages": HI}), ("/tokenize", {"prompt": "x"})):
+        message = error_of(call(app, "POST", path, {**data, "model": "gpt-4"}), 404)["message"]
+        assert "'gpt-4'" in message and "'a', 'b'" in message
+        assert call(app, "POST", path, {**data, "model": "b"}).json().get("model", "b") == "b"
+
+
+def test_no_chat_template() -> None:
+    app = build_app(FakeAsyncLLM(template=False), CONFIG)
+    for path in (CHAT, "/tokenize"):
+        assert "no chat template" in error_of(call(app, "POST", path, {"messages": HI}), 400)["message"]
+
+
+def test_full_queue() -> None:
+    async def run() -> None:
+        app = build_app(FakeAsyncLLM(max_queue=1, delay=0.01), CONFIG)
+        first = asyncio.ensure_future(ask(app, "POST", TEXT, {"prompt": "x", "stream": True}))
+        await asyncio.sleep(0.02)
+        for stream in (False, True):
+            begin = time.perf_counter()
+            refused = await ask(app, "POST", TEXT, {"prompt": "x", "stream": stream})
+            assert time.perf_counter() - begin < 0.05
+            assert error_of(refused, 503)["code"] == "queue_full" and refused.headers["retry-after"] == "2"
+        assert (await first).status == 200
+
+    asyncio.run(run())
+
+
+def test_too_many_open_requests() -> None:
+    async def run() -> None:
+        llm = FakeAsyncLLM(delay=0.01)
+        app = App(llm, ServerConfig(max_open_requests=3))
+        replies = await asyncio.gather(*(ask(app, "POST", TEXT, {"prompt": "x"}) for _ in range(10)))
+        assert sorted(r.status for r in replies) == [200] * 3 + [503] * 7
+        assert all("retry-after" in r.headers for r in replies if r.status == 503)
+        assert llm.metrics.rejections.by_label == {"open_requests": 7}
+
+    asyncio.run(run())
+
+
+def test_loading() -> None:
+    app = App(None, CONFIG)
+    for method, path in (("GET", "/health"), ("POST", TEXT), ("GET", "/v1/models"), ("GET", "/metrics")):
+        reply = call(app, method, path, {"prompt": "x"})
+        assert error_of(reply, 503)["code"] == "loading" and reply.headers["retry-after"] == "1"
+    assert call(app, "GET", "/").status == 200
+    app.attach(FakeAsyncLLM())
+    assert call(app, "GET", "/health").status == 200
+
+
+def test_bugs_of_ours_tell_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def explode(_: object) -> list[int]:
+        raise RuntimeError("/home/somebody/secret.py at 0x7f00")
+
+    app = build_app(FakeAsyncLLM(answer=explode), CONFIG)
+    with caplog.at_level(logging.DEBUG):
+        reply = call(app, "POST", TEXT, {"prompt": "canary-prompt", "stream": True})
+    error = error_of(reply, 500)
+    assert "secret" not in reply.body.decode() and error["code"] == "internal_error"
+    assert "secret.py" in caplog.text and "canary-prompt" not in caplog.text
+
+
+def test_prompts_and_keys_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    app = build_app(FakeAsyncLLM(), ServerConfig(api_key=("canary-key",), access_log=True, log_level="debug"))
+    good = {"authorization": "Bearer canary-key"}
+    with caplog.at_level(logging.DEBUG):
+        call(app, "POST", TEXT, {"prompt": "canary-prompt"}, headers=good)
+        call(app, "POST", CHAT, {"messages": [{"role": "user", "content": "canary-prompt"}]}, headers=good)
+        call(app, "POST", TEXT, {"prompt": "canary-prompt", "canary-field": 1}, headers=good)
+        call(app, "POST", TEXT, {"prompt": "x"}, headers={"authorization": "Bearer canary-wrong"})
+        call(app, "GET", "/x\n[forged]\x1b[31m" + "y" * 900, headers=good)
+    assert "POST /v1/completions 200" in caplog.text and "canary" not in caplog.text
+    assert "\x1b" not in caplog.text and "\n[forged]" not in caplog.text
+
+
+# -- keys -----------------------------------------------------------------------------------------------------------
+
+STRANGE_HOSTS = ["x/y?", "a@b", "a b", "localhost/health", "health", "", "x:99999", "[::1", "127.0.0.1/health?"]
+STRANGE_PATHS = [
+    "/v1/models", "//v1/models", "/v1//models", "/v1/models/", "/health/", "//health", "/health/../v1/models",
+    "/%2e/health",
+    "/ping/", "/health?x", "/health;x", "/Health", "/health\x00", "/v1/models/fake", "/./health",
+    "/metrics", "/", "/version", "/openapi.json", "", "health", "/healthz", "/health%2f..%2fv1%2fmodels", "\\health",
+]  # fmt: skip
+
+
+def test_every_route_but_health_needs_a_key() -> None:
+    llm = FakeAsyncLLM()
+    app = build_app(llm, ServerConfig(api_key=("one", "two")))
+    for path in [*ROUTES, *STRANGE_PATHS]:
+        for method in ("GET", "POST", "HEAD", "OPTIONS"):
+            for host in STRANGE_HOSTS if path in STRANGE_PATHS[:4] else ["x"]:
+                reply = call(app, method, path, raw=b'{"prompt":"a"}', headers={"host": host})
+                if path in ("/health", "/ping"):
+                    assert reply.status in (200, 405)
+                else:
+                    assert error_of(reply, 401)["code"] == "invalid_api_key", path
+    assert not llm.seen
+
+
+@pytest.mark.parametrize(
+    ("given", "good"),
+    [
+        ("Bearer one", True),
+        ("bearer two", True),
+        ("Bearer  two ", True),
+        ("Basic OnR3bw==", True),  # :two
+        ("Basic eDp0d28=", True),  # x:two
+        ("Bearer three", False),
+        ("Bearer", False),
+        ("Bearer onetwo", False),
+        ("one", False),
+        ("Basic one", False),
+        ("Basic dHdv", False),
+        ("Token one", False),
+        ("Bearer \u00e9", False),
+        ("", False),
+    ],
+)
+def test_keys(given: str, good: bool) -> None:
+    app = build_app(FakeAsyncLLM(), ServerConfig(api_key=("one", "two")))
+    reply = call(app, "GET", "/v1/models", headers={"authorization": given})
+    assert reply.status == (200 if good else 401)
+    if not good:
+        assert given not in reply.body.decode() or len(given) < 7
+        assert "www-authenticate" in reply.headers
+
+
+def test_comparison_is_constant_time_over_all_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    import hmac
+
+    seen = []
+    real = hmac.compare_digest
+    monkeypatch.setattr(hmac, "compare_digest", lambda a, b: seen.append((len(a), len(b))) or real(a, b))
+    Keys(["a", "b" * 500, "c"]).check(b"Bearer a")
+    assert seen == [(32, 32)] * 3
+
+
+def test_keys_can_be_kept_apart_in_the_cache() -> None:
+    salts = []
+    for isolate in (False, True):
+        for key in ("one", "two"):
+            for salt in (None, "s"):
+                llm = FakeAsyncLLM()
+                app = build_app(llm, ServerConfig(api_key=("one", "two"), isolate_api_keys=isolate))
+                call(app, "POST", TEXT, {"prompt": "x", "cache_salt": salt}, headers={"authorization": f"Bearer {key}"})
+                salts.append(llm.seen[0][3])
+    assert salts[:4] == [None, "s", None, "s"]
+    assert len(set(salts[4:])) == 4 and None not in salts[4:] and not any("one" in (s or "") for s in salts)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.com", ""])
+def test_open_addresses_need_a_key(host: str) -> None:
+    with pytest.raises(ConfigError, match="--insecure"):
+        ServerConfig(host=host)
+    ServerConfig(host=host, insecure=True)
+    ServerConfig(host=host, api_key=("k",))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_loopback_needs_none(host: str) -> None:
+    ServerConfig(host=host)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"port": -1}, {"port": 70000}, {"root_path": "x"}, {"root_path": "/x/"}, {"metrics_prefix": "a b"},
+     {"api_key": ("",)}, {"api_key": ("a b",)}, {"max_body_bytes": 0}, {"body_timeout": 0}, {"grace_seconds": -1}],
+)  # fmt: skip
+def test_bad_settings(bad: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="--"):
+        ServerConfig(**bad)
