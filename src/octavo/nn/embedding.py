@@ -11,12 +11,11 @@ class Embedding:
 
     def __init__(self, b: Build, vocab: int, width: int) -> None:
         self._builder = b.builder
-        self._name = b.prefix
         self.weight = b.builder.linear_weight({b.name("weight"): vocab}, width)
 
     def __call__(self) -> View:
         """The residual stream [T, width], f32."""
-        return self._builder.embed(self.weight, name=self._name)
+        return self._builder.embed(self.weight, name="hidden")
 
 
 class Head:

@@ -66,7 +66,7 @@ class BufferStore:
         codes, scale, total = self.codes(view.buffer, len(values))
         whole = view.offset == 0 and view.stride == view.width and view.columns == self._buffers[view.buffer].width
         if whole:
-            codes[:], scale[:], total[:] = kernels.quantize(values.reshape(len(values), -1))
+            codes[:], scale[:], total[:] = kernels.quantize(values.reshape(len(values), view.columns))
             return
         for h, (first, end) in enumerate(view.spans()):
             assert first % GROUP == 0 and view.width % GROUP == 0, "a q8 group would straddle two views"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from octavo.kernels import OPS
@@ -94,6 +94,16 @@ class KVSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """A run of ops [first, end) of one segment that all run on the device, or all on the host."""
+
+    name: str
+    first: int
+    end: int
+    host: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ExecutableSpec:
     """Lowered for one backend. Op views index `buffers`; ops name weights, whose index is their place in `weights`."""
 
@@ -120,13 +130,28 @@ class ExecutableSpec:
         """One block of every group (with one group: of the group)."""
         return sum(g.block_bytes for g in self.kv)
 
+    def pieces(self) -> tuple[Piece, ...]:
+        """The ops cut at segment borders and at host ops, in order."""
+        borders = {first for name, (first, _) in self.segments.items() if name != "layers"}
+        out: list[Piece] = []
+        for i, op in enumerate(self.ops):
+            host = isinstance(op, Host)
+            if not out or i in borders or out[-1].host != host:
+                out.append(Piece(f"piece.{len(out)}", i, i + 1, host))
+            else:
+                out[-1] = replace(out[-1], end=i + 1)
+        return tuple(out)
+
     def native(self, addresses: Mapping[str, int], *, kv: Sequence[tuple[int, int]], arena: object) -> dict[str, Any]:
-        """The dict of docs/dev/native-abi.md.
+        """The dict of docs/dev/native-abi.md. With host ops its segments are the device pieces (host.py drives them).
 
         addresses: packed bytes of each weight by name; kv: (address, num_blocks) per group; arena: for activations.
         """
         index = {w.weight.name: i for i, w in enumerate(self.weights)}
         limits = self.limits
+        segments = dict(self.segments)
+        if any(isinstance(op, Host) for op in self.ops):
+            segments = self._device_pieces()
         return {
             "buffers": [(b.dtype, b.width, b.rows.value, b.offset) for b in self.buffers],
             "weights": [(w.format, w.n, w.k, addresses[w.weight.name]) for w in self.weights],
@@ -153,9 +178,19 @@ class ExecutableSpec:
             },
             "vocab": self.program.vocab_size,
             "logits": self.logits,
-            "ops": [encode(op, index) for op in self.ops],
-            "segments": dict(self.segments),
+            "ops": [encode(op, index) for op in self.ops if not isinstance(op, Host)],
+            "segments": segments,
         }
+
+    def _device_pieces(self) -> dict[str, tuple[int, int]]:
+        """Device pieces by name, in the numbering of the device's own ops (host ops left out)."""
+        found: dict[str, tuple[int, int]] = {}
+        at = 0
+        for piece in self.pieces():
+            if not piece.host:
+                found[piece.name] = (at, at + piece.end - piece.first)
+                at += piece.end - piece.first
+        return found
 
 
 def encode(op: Op, index: Mapping[str, int]) -> tuple[object, ...]:

@@ -6,7 +6,7 @@ hold either (docs/dev/native-abi.md). It is the specification, not fast.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -18,7 +18,7 @@ from octavo.kernels.reference import attend as attention
 from octavo.kernels.reference import linear, rows, weights
 from octavo.kernels.reference import sample as sampling
 from octavo.program.buffers import BufferStore
-from octavo.program.executable import ExecutableSpec, PlacedWeight
+from octavo.program.executable import ExecutableSpec, Limits, PlacedWeight
 from octavo.program.formats import SourceTensor
 from octavo.program.ir import (
     Act,
@@ -75,17 +75,35 @@ class Batch:
         return len(self.start)
 
 
+def make_batch(inputs: Mapping[str, Any], tokens: I32, num_seqs: int, limits: Limits) -> Batch:
+    """The step's fields from the first num_seqs entries of `inputs`. Raises RuntimeError past the limits."""
+    n = num_seqs
+    slot, count, start = inputs["slot"][:n], inputs["count"][:n], inputs["start"][:n]
+    ends = np.concatenate([[0], np.cumsum(count)]).astype(np.int32)
+    pos = np.concatenate([np.arange(s, s + c, dtype=np.int32) for s, c in zip(start, count, strict=True)])
+    last = ends[1:] - inputs["skip"][:n]
+    row = np.concatenate([np.arange(e - r, e, dtype=np.int32) for e, r in zip(last, inputs["rows"][:n], strict=True)])
+    if len(pos) > limits.max_tokens or len(row) > limits.max_rows:
+        raise RuntimeError(
+            f"step: got {len(pos)} tokens, {len(row)} rows, allowed: {limits.max_tokens}, {limits.max_rows}"
+        )
+    tables = [t[:n].copy() for t in inputs["table"]]
+    return Batch(tokens[np.repeat(slot, count), pos], pos, ends, start.copy(), tables, row)
+
+
 def load_weights(
     spec: ExecutableSpec,
     tensors: Mapping[str, SourceTensor],
     *,
+    names: Collection[str] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, F32]:
-    """The numbers of each weight as float32: matrices [n, k], vectors [n], tables [positions, k].
+    """The numbers of each weight (or of those named) as float32: matrices [n, k], vectors [n], tables [positions, k].
 
     `progress` is told the source bytes of each tensor read.
     """
-    return {w.weight.name: _load(w, tensors, progress) for w in spec.weights}
+    wanted = [w for w in spec.weights if names is None or w.weight.name in names]
+    return {w.weight.name: _load(w, tensors, progress) for w in wanted}
 
 
 def _load(placed: PlacedWeight, tensors: Mapping[str, SourceTensor], progress: Callable[[int], None] | None) -> F32:
@@ -127,7 +145,7 @@ class OpRunner:
                 b = None if bias is None else self._numbers[bias]
                 y = linear.dense(store.numbers(x.buffer, count), self._numbers[w], b)
                 if accumulate:
-                    y = rows.add(store.read(out, count).reshape(count, -1), y)
+                    y = rows.add(store.read(out, count).reshape(count, out.columns), y)
                 store.write(out, y)
             case Head(x=x, out=out, weight=w):
                 count = self._rows(x, batch)
@@ -135,7 +153,7 @@ class OpRunner:
             case Norm(x=x, out=out, weight=w, eps=eps, per_head=per_head):
                 values = store.read(x, self._rows(x, batch))
                 if not per_head:
-                    values = values.reshape(len(values), -1)
+                    values = values.reshape(len(values), x.columns)
                 store.write(out, rows.rms_norm(values, self._numbers[w], eps))
             case Rope(x=x, out=out, cos=cos, sin=sin):
                 values = store.read(x, self._rows(x, batch))
@@ -149,7 +167,7 @@ class OpRunner:
                 store.write(out, rows.silu_mul(store.read(gate, count), store.read(up, count)))
             case Add(a=a, b=b, out=out):
                 count = self._rows(a, batch)
-                total = rows.add(store.read(a, count).reshape(count, -1), store.read(b, count).reshape(count, -1))
+                total = rows.add(*(store.read(v, count).reshape(count, v.columns) for v in (a, b)))
                 store.write(out, total)
             case Gather(x=x, out=out):
                 store.write(out, rows.gather(store.read(x, len(batch.token)), batch.row))
@@ -222,7 +240,7 @@ class ReferenceExecutable:
 
     def forward(self, num_seqs: int, segment: str | None = None) -> None:
         """Run all segments, or one, over the first num_seqs entries of `inputs`."""
-        batch = self._batch(num_seqs)
+        batch = make_batch(self.inputs, self.tokens, num_seqs, self.spec.limits)
         first, end = (0, len(self.spec.ops)) if segment is None else self.spec.segments[segment]
         # A NaN or an infinity is an answer here (`finite`), not an accident.
         with np.errstate(invalid="ignore", over="ignore"):
@@ -267,22 +285,6 @@ class ReferenceExecutable:
 
     def close(self) -> None:
         """Nothing to release: memory goes with the object."""
-
-    def _batch(self, n: int) -> Batch:
-        get = self.inputs
-        slot, count, start = get["slot"][:n], get["count"][:n], get["start"][:n]
-        ends = np.concatenate([[0], np.cumsum(count)]).astype(np.int32)
-        pos = np.concatenate([np.arange(s, s + c, dtype=np.int32) for s, c in zip(start, count, strict=True)])
-        token = self.tokens[np.repeat(slot, count), pos]
-        last = ends[1:] - get["skip"][:n]
-        wanted = [np.arange(e - r, e, dtype=np.int32) for e, r in zip(last, get["rows"][:n], strict=True)]
-        row = np.concatenate(wanted)
-        limits = self.spec.limits
-        if len(token) > limits.max_tokens or len(row) > limits.max_rows:
-            raise RuntimeError(
-                f"step: got {len(token)} tokens, {len(row)} rows, allowed: {limits.max_tokens}, {limits.max_rows}"
-            )
-        return Batch(token, pos, ends, start.copy(), [t[:n].copy() for t in get["table"]], row)
 
     def _params(self, slot: int) -> sampling.RowParams:
         values: dict[str, Any] = {name: column[slot].item() for name, column in self.columns.items()}

@@ -277,5 +277,5 @@ def _place_weight(program: Program, name: str, formats: Mapping[str, str], limit
     if weight.kind == "linear":
         return PlacedWeight(weight, formats[name], weight.n, weight.k)
     if weight.kind == "table":
-        return PlacedWeight(weight, "vec", min(weight.n, limits.max_len) * weight.k, 1)
+        return PlacedWeight(weight, "vec", limits.max_len * weight.k, 1)
     return PlacedWeight(weight, "vec", weight.n, 1)

@@ -53,7 +53,7 @@ FORMATS: dict[str, QuantFormat] = {
     f.name: f
     for f in (
         QuantFormat("int4", "q8", 4, 2, ("q4_0",)),
-        QuantFormat("int4m", "q8", 4, 4, ("q4_1", "q4_0")),
+        QuantFormat("int4m", "q8", 4, 4, ("q4_1",)),
         QuantFormat("int8", "q8", 8, 2, ("q8_0", "q4_0")),
         QuantFormat("bf16", "bf16", 16, 0, ("bf16",)),
         QuantFormat("f32", "f32", 32, 0, SOURCES),

@@ -75,7 +75,7 @@ def quantize(x: F32) -> tuple[NDArray[np.int8], F32, F32]:
         codes = np.clip(np.nan_to_num(np.rint(padded * inverse[:, :, None])), -127, 127).astype(np.int8)
     total = codes.astype(np.int32).sum(axis=2)
     xsum = np.asarray(scale * total.astype(np.float32), np.float32)
-    return codes.reshape(rows, -1)[:, :k], scale, xsum
+    return codes.reshape(rows, GROUP * scale.shape[1])[:, :k], scale, xsum
 
 
 def dequantize(codes: NDArray[np.int8], scale: F32) -> F32:
@@ -89,4 +89,4 @@ def in_groups(x: NDArray[Any]) -> NDArray[Any]:
     width = -(-k // GROUP) * GROUP
     if width != k:
         x = np.concatenate([x, np.zeros((rows, width - k), x.dtype)], axis=1)
-    return x.reshape(rows, -1, GROUP)
+    return x.reshape(rows, width // GROUP, GROUP)

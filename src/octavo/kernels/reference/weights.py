@@ -7,7 +7,7 @@ of byte j and code j + 16 in its high nibble, minus 8; q4_1 = f16 scale, f16 min
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -60,28 +60,83 @@ def blocks(source: str, data: U8, n: int, k: int) -> Grouped:
 
 
 def quantize_weight(format: str, w: F32) -> Grouped:
-    """Float weights [n, k] to int8 (scale = amax / 127) or int4m (scale = (max − min) / 15); both are rounded to f16.
+    """Float weights [n, k] to int8 or int4m in groups of 32 along k, as the native packer does.
 
-    Codes are rounded to nearest even against the rounded scale, so a weight's error is at most about half a step. A
-    group whose scale rounds to 0 has codes 0.
+    int8: scale = amax / 127 as f16, code = rne(x / scale). int4m: starts from the group's range, (max − min) / 15 over
+    min, and from narrower ones (outliers are worth clipping a little), refits scale and min to the codes by least
+    squares and keeps the smallest squared error; both are rounded to f16 before codes are taken.
     """
-    n, k = w.shape
-    g = in_groups(w)
     if format == "int8":
-        low = np.zeros(g.shape[:2], np.float32)
-        step = np.abs(g).max(axis=2) / np.float32(127)
-    else:
-        # Padding takes no part in the range.
-        tail = np.arange(g.shape[1] * GROUP).reshape(g.shape[1], GROUP) >= k
-        low = np.where(tail, np.inf, g).min(axis=2).astype(np.float16).astype(np.float32)
-        step = (np.where(tail, -np.inf, g).max(axis=2).astype(np.float32) - low) / np.float32(15)
-    scale = step.astype(np.float16).astype(np.float32)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        inverse = np.where(scale > 0, np.float32(1) / scale, np.float32(0)).astype(np.float32)
-    codes = np.rint((g - low[:, :, None]) * inverse[:, :, None])
-    limits = (-127, 127) if format == "int8" else (0, 15)
-    codes = np.clip(codes, *limits).astype(np.int32).reshape(n, -1)[:, :k]
-    return Grouped(codes, scale, None if format == "int8" else low)
+        g = in_groups(w)
+        scale = _half(np.abs(g).max(axis=2) / np.float32(127))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            codes = np.where(scale[:, :, None] > 0, np.rint(g / scale[:, :, None]), 0)
+        return Grouped(_ungroup(np.clip(codes, -127, 127), w.shape), scale, None)
+    return _quantize_int4m(w)
+
+
+@dataclass(slots=True)
+class _Fit:
+    """Codes of x [n, G, 32] under f16 scale and minimum [n, G], and the squared error they leave."""
+
+    codes: F32
+    scale: F32
+    minimum: F32
+    error: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, x: F32, count: F32, scale: F32, minimum: F32) -> _Fit:
+        scale, minimum = _half(scale), _half(minimum)
+        with np.errstate(divide="ignore"):
+            inverse = np.where(scale > 0, np.float32(1) / scale, np.float32(0)).astype(np.float32)
+        codes = np.clip(np.rint((x - minimum[:, :, None]) * inverse[:, :, None]), 0, 15) * count
+        off = (x - (scale[:, :, None] * codes + minimum[:, :, None])) * count
+        return cls(codes, scale, minimum, (off.astype(np.float64) ** 2).sum(axis=2))
+
+    def better(self, other: _Fit) -> _Fit:
+        """Group by group the one with the smaller error; self where they tie."""
+        take = other.error < self.error
+        return _Fit(
+            np.where(take[:, :, None], other.codes, self.codes),
+            np.where(take, other.scale, self.scale),
+            np.where(take, other.minimum, self.minimum),
+            np.where(take, other.error, self.error),
+        )
+
+    def refit(self, x: F32, count: F32) -> _Fit:
+        """Scale and minimum by least squares over the codes; self where those are all equal."""
+        c, v, n = self.codes.astype(np.float64), x.astype(np.float64) * count, count.sum(axis=1, dtype=np.float64)
+        sum_c, sum_x = c.sum(axis=2), v.sum(axis=2)
+        determinant = n * (c * c).sum(axis=2) - sum_c * sum_c
+        with np.errstate(divide="ignore", invalid="ignore"):
+            slope = (n * (c * v).sum(axis=2) - sum_c * sum_x) / determinant
+            minimum = (sum_x - slope * sum_c) / n
+        good = (determinant > 0) & (slope > 0)
+        scale = np.where(good, slope, self.scale).astype(np.float32)
+        return self.better(_Fit.of(x, count, scale, np.where(good, minimum, self.minimum).astype(np.float32)))
+
+
+def _quantize_int4m(w: F32) -> Grouped:
+    x = in_groups(w)
+    count = (np.arange(x.shape[1] * GROUP) < w.shape[1]).reshape(x.shape[1], GROUP).astype(np.float32)
+    low = np.where(count > 0, x, np.inf).min(axis=2).astype(np.float32)
+    high = np.where(count > 0, x, -np.inf).max(axis=2).astype(np.float32)
+    span = high - low
+    best = _Fit.of(x, count, span / np.float32(15), low)
+    for keep in (np.float32(1), np.float32(0.93), np.float32(0.86)):
+        cut = span * (np.float32(1) - keep) / np.float32(2)
+        fit = _Fit.of(x, count, span * keep / np.float32(15), low + cut)
+        best = best.better(fit.refit(x, count))
+    return Grouped(_ungroup(best.codes, w.shape), best.scale, best.minimum)
+
+
+def _half(x: F32) -> F32:
+    """Rounded to binary16."""
+    return x.astype(np.float16).astype(np.float32)
+
+
+def _ungroup(codes: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.int32]:
+    return codes.astype(np.int32).reshape(shape[0], -1)[:, : shape[1]]
 
 
 def dense_weight(format: str, source: str, data: U8, n: int, k: int) -> F32:

@@ -1,0 +1,115 @@
+"""What a step costs: floating-point operations and bytes moved by each op, from sizes alone.
+
+Feeds `octavo explain`, the roofline report and budgets. A multiply-add counts as two operations; bytes are those that
+must come from or go to memory once: weights, K and V, and activations, as if nothing stayed in a cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.program.executable import KV_ITEMSIZE, ExecutableSpec, row_bytes
+from octavo.program.ir import Attend, Embed, Head, KVWrite, Linear, Norm, Op, Rope, View, inner, reads, writes
+from octavo.quant.table import FORMATS
+
+NORM_FLOPS = 4
+"""A column: square, add, scale, weigh."""
+ACT_FLOPS = 12
+"""A column of silu(gate) * up with the polynomial exp."""
+ROPE_FLOPS = 3
+"""A column: half of two products and a sum, twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step's shape: tokens in all, logit rows, sequences, and positions in the cache of each sequence after it."""
+
+    tokens: int
+    rows: int
+    seqs: int
+    context: int
+
+    @classmethod
+    def decode(cls, seqs: int, context: int) -> Step:
+        """One token each."""
+        return cls(seqs, seqs, seqs, context)
+
+    @classmethod
+    def prefill(cls, tokens: int) -> Step:
+        """One prompt, whole."""
+        return cls(tokens, 1, 1, tokens)
+
+    def count(self, rows: str) -> int:
+        return {"T": self.tokens, "R": self.rows, "B": self.seqs}[rows]
+
+    @property
+    def visible(self) -> int:
+        """Keys seen, summed over the tokens: each token sees itself and everything before it."""
+        each = self.tokens // self.seqs
+        return self.seqs * (each * self.context - each * (each - 1) // 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """flops: operations. weights, kv, activations: bytes."""
+
+    flops: int = 0
+    weights: int = 0
+    kv: int = 0
+    activations: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return self.weights + self.kv + self.activations
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.flops + other.flops,
+            self.weights + other.weights,
+            self.kv + other.kv,
+            self.activations + other.activations,
+        )
+
+
+def op_cost(spec: ExecutableSpec, op: Op, step: Step) -> Cost:
+    """Of one op in one step."""
+    op = inner(op)
+    moved = sum(_view_bytes(spec, v, step) for v in [*reads(op), *writes(op)])
+    if isinstance(op, Embed):
+        weight = spec.program.weights[op.weight]
+        row = FORMATS[_format(spec, op.weight)].storage_bytes(16, weight.k) // 16
+        return Cost(flops=2 * step.tokens * weight.k, weights=step.tokens * row, activations=moved)
+    if isinstance(op, Linear | Head):
+        weight = spec.program.weights[op.weight]
+        count = step.count(spec.buffers[op.x.buffer].rows)
+        extra = 4 * weight.n if isinstance(op, Linear) and op.bias else 0
+        size = FORMATS[_format(spec, op.weight)].storage_bytes(weight.n, weight.k) + extra
+        # A step without a logit row runs no head.
+        return Cost(2 * count * weight.n * weight.k, size if count else 0, 0, moved)
+    if isinstance(op, KVWrite):
+        written = step.tokens * (op.k.columns + op.v.columns) * KV_ITEMSIZE[spec.kv[op.group].dtype]
+        return Cost(kv=written, activations=moved)
+    if isinstance(op, Attend):
+        group = spec.kv[op.group]
+        one = 2 * group.kv_heads * group.head_dim * KV_ITEMSIZE[group.dtype]
+        return Cost(flops=4 * step.visible * op.q.columns, kv=step.seqs * step.context * one, activations=moved)
+    columns = writes(op)[0].columns * step.count(spec.buffers[writes(op)[0].buffer].rows)
+    each = {"norm": NORM_FLOPS, "act": ACT_FLOPS, "rope": ROPE_FLOPS, "add": 1}.get(op.kind, 0)
+    vectors = 4 * spec.program.weights[op.weight].n if isinstance(op, Norm) else 0
+    tables = 8 * step.tokens * (op.rotary // 2) if isinstance(op, Rope) else 0
+    return Cost(flops=each * columns, weights=vectors + tables, activations=moved)
+
+
+def step_cost(spec: ExecutableSpec, step: Step) -> Cost:
+    """Of all ops."""
+    return sum((op_cost(spec, op, step) for op in spec.ops), Cost())
+
+
+def _view_bytes(spec: ExecutableSpec, view: View, step: Step) -> int:
+    buffer = spec.buffers[view.buffer]
+    whole = row_bytes(buffer.dtype, buffer.width)
+    return step.count(buffer.rows) * whole * view.columns // buffer.width
+
+
+def _format(spec: ExecutableSpec, name: str) -> str:
+    return next(w.format for w in spec.weights if w.weight.name == name)
