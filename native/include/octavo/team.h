@@ -31,7 +31,7 @@ public:
     using Function = void (*)(void* context, int thread);
     void run(Function f, void* context);
     template <class F>
-    void run(F&& f) {
+    void run(F& f) {
         run([](void* context, int thread) { (*static_cast<F*>(context))(thread); }, &f);
     }
 

@@ -1,0 +1,128 @@
+// Runs a lowered Program: ops in order over the team, one barrier between stages, nothing allocated in a step.
+//
+//   inputs (B numbers each) ──prologue──> token, pos, kv_slot [T], row [R], attention items
+//   stage = one linear | one attend | a run of row ops (each row goes through all of them)
+#pragma once
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "octavo/arena.h"
+#include "octavo/kernels.h"
+#include "octavo/spec.h"
+#include "octavo/team.h"
+
+namespace octavo {
+
+// What the runner writes before a step; docs/dev/native-abi.md, `inputs`.
+struct Inputs {
+    std::vector<std::int32_t> slot, count, start, kv_len, rows, skip;  // [max_seqs]
+    std::vector<std::vector<std::int32_t>> table;                      // per group [max_seqs * max_blocks]
+};
+
+class Executable {
+public:
+    // Throws std::invalid_argument where the spec contradicts itself.
+    Executable(std::shared_ptr<Team> team, const ExecutableSpec& spec, const Kernels& kernels);
+
+    // Ops of the batch's first B sequences: all of them, or one segment. Throws std::invalid_argument for inputs out
+    // of range, std::runtime_error where a thread failed.
+    void forward(std::int64_t num_seqs);
+    void forward(std::int64_t num_seqs, const std::string& segment);
+
+    Inputs& inputs() { return inputs_; }
+    const Limits& limits() const { return limits_; }
+    std::int64_t vocab() const { return vocab_; }
+    std::int32_t* tokens() { return reinterpret_cast<std::int32_t*>(tokens_.data()); }
+    Team& team() { return *team_; }
+    const Kernels& kernels() const { return kernels_; }
+
+    // The step at hand: logits [num_rows] of the last head op, and the batch index of each row.
+    std::int64_t num_rows() const { return num_rows_; }
+    const float* logits(std::int64_t row) const;
+    float* logits(std::int64_t row);
+    const std::vector<std::int32_t>& row_seq() const { return row_seq_; }
+
+    // Seconds thread 0 spent in each stage since profile(true), with the ops it covers; for benchmarks.
+    struct Timing {
+        std::string ops;
+        double seconds;
+        std::int64_t calls;
+    };
+    void profile(bool on);
+    std::vector<Timing> timings() const;
+
+private:
+    enum class StageKind { rows, linear, attend };
+    struct LinearOp {
+        LinearTask task;  // rows and panels are set by item
+        std::int64_t panels, row_block;
+    };
+    struct Stage {
+        StageKind kind;
+        char domain;  // T or R: how many rows
+        std::int64_t first_op, end_op;
+        std::vector<RowOp> rows;
+        LinearOp linear{};
+        AttendOp attend{};
+        std::int32_t plan = -1;  // attend: index in plans_
+        // Set by `prepare`:
+        std::int64_t items = 0, piece = 0;
+        double seconds = 0;
+        std::int64_t calls = 0;
+    };
+    // How the attends of one (KV group, query heads per KV head) divide a step; all layers share it.
+    struct AttendPlan {
+        std::int32_t group, heads_per_kv;
+        std::vector<AttendItem> items;
+        std::vector<double> cost;
+        std::vector<AttendSplit> splits;
+        std::unique_ptr<std::atomic<std::int32_t>[]> pending;
+        std::vector<std::uint32_t> order;
+    };
+    struct alignas(64) Counter {
+        std::atomic<std::int64_t> next{0};
+    };
+
+    class Parser;
+    friend class Parser;
+    void run(std::int64_t num_seqs, std::size_t first, std::size_t end);
+    void build_batch(std::int64_t num_seqs);
+    void build_tokens(std::int64_t seq, std::int64_t& token);
+    void build_plan(AttendPlan& plan, std::int64_t num_seqs);
+    void add_tile(AttendPlan& plan, const AttendItem& tile, double limit, std::int64_t& partial_rows);
+    void prepare(Stage& stage);
+    void run_stage(Stage& stage, Counter& counter, int thread);
+    void run_linear(const Stage& stage, std::int64_t item, int thread);
+    void run_attend(const Stage& stage, std::int64_t item, int thread);
+
+    std::shared_ptr<Team> team_;
+    const Kernels& kernels_;
+    Limits limits_;
+    std::int64_t vocab_;
+    std::vector<KvSpec> kv_;
+    std::map<std::string, std::pair<std::size_t, std::size_t>> segments_;  // in stages
+    std::vector<Stage> stages_;
+    std::unique_ptr<Counter[]> counters_;
+    std::vector<std::unique_ptr<LinearWeight>> embeds_;
+    std::vector<AttendPlan> plans_;
+    std::int64_t vocab_rows_ = 0;  // of the embedding
+
+    Inputs inputs_;
+    Arena tokens_;
+    std::vector<std::int32_t> token_, pos_, row_, row_seq_;
+    std::vector<std::vector<std::int64_t>> kv_slot_;
+    std::int64_t num_tokens_ = 0, num_rows_ = 0;
+    View logits_{};
+
+    std::int64_t scratch_bytes_ = 0;
+    std::unique_ptr<Arena> scratch_, partials_, extra_;
+    std::int64_t max_partial_rows_ = 0;
+    bool profile_ = false;
+};
+
+}  // namespace octavo

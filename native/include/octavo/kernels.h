@@ -1,0 +1,102 @@
+// What the runtime hands to kernels, and the table of kernels that each instruction set provides. Plain structs: this
+// header is included by ISA sources, so it defines no functions.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "octavo/linear.h"
+
+namespace octavo {
+
+using Dtype = RowType;
+
+// Columns of a buffer: `heads` pieces of `width`, `stride` apart, from `offset`.
+struct View {
+    std::uint8_t* base;      // of row 0
+    std::int64_t row_bytes;  // from row to row
+    Dtype dtype;
+    std::int32_t columns;  // of the buffer
+    std::int32_t offset, heads, stride, width;
+    bool dense;  // one run of heads * width columns
+};
+
+// One layer of a KV group. A block of a layer is K, then V, v_bytes behind it:
+//   bf16  K [kv_head][dim / 2][block_size][2]   V [kv_head][block_size / 2][dim][2]
+//   f32   K [kv_head][dim][block_size]          V [kv_head][block_size][dim]
+// so that 16 keys (of K) or 16 dims (of V) are one vector and a bf16 pair is one lane of it.
+struct KvLayer {
+    std::uint8_t* base;  // of block 0
+    std::int64_t block_bytes, v_bytes;
+    Dtype dtype;
+    std::int32_t block_size, heads, dim;
+};
+
+enum class RowKind : std::int32_t { embed, norm, rope, kv_write, act, add, cast, gather };
+
+// An op whose output row depends on one row of its inputs. Fields by kind, see rows.cpp.
+struct RowOp {
+    RowKind kind;
+    View a, b, out;
+    const float* vector;  // norm weight
+    const float* cos;
+    const float* sin;
+    float eps;
+    std::int32_t per_head, rotary;
+    const LinearWeight* weight;  // embed
+    KvLayer kv;
+    const std::int64_t* kv_slot;  // [T] position in the cache, block * block_size + offset
+    const std::int32_t* index;    // [T or R] token (embed), position (rope), row (gather)
+};
+
+constexpr std::int32_t kSpanKeys = 512;
+constexpr std::int32_t kTileKeys = 128;
+// Query rows (tokens x heads of one KV head) that an attention item may hold.
+constexpr std::int32_t kItemRows = 96;
+
+struct AttendOp {
+    View q, out;
+    KvLayer kv;
+    std::int32_t group;    // query heads per KV head
+    float scale;           // times log2 e
+    std::int32_t max_blocks;
+    const std::int32_t* table;  // [B][max_blocks]
+    float* partials;            // [rows][partial_stride]: o, then m, l
+    std::int64_t partial_stride;
+};
+
+// Tokens [token, token + tokens) of one sequence, one KV head, spans [span, span_end).
+struct AttendItem {
+    std::int32_t seq, token, tokens, position, kv_head, span, span_end;
+    std::int32_t split;    // index of the split tile, -1: the item has all its spans
+    std::int64_t partial;  // first partial row of this item
+};
+
+// All spans of a split tile are done: fold [first_partial + i * tokens * group) for i < parts.
+struct AttendSplit {
+    AttendItem whole;
+    std::int64_t first_partial;
+    std::int32_t parts;
+};
+
+struct Kernels {
+    const char* isa;
+    // Rows [first, last) of one op. `scratch` holds 3 rows of the widest buffer.
+    void (*rows)(const RowOp& op, std::int64_t first, std::int64_t last, float* scratch);
+    void (*attend)(const AttendOp& op, const AttendItem& item, std::uint8_t* scratch);
+    void (*attend_fold)(const AttendOp& op, const AttendSplit& split, std::uint8_t* scratch);
+    void (*linear_panels)(const LinearTask& task);
+    void (*quantize_row)(const float* x, std::int64_t width, std::uint8_t* row);
+    void (*dequantize_row)(const LinearWeight& weight, std::int64_t column, float* out);
+};
+
+// The table of a variant that usable_isas() names; null for another.
+const Kernels* kernels_of(const char* isa);
+
+// Bytes of scratch a thread needs in attend (attend.cpp, `carve`).
+[[maybe_unused]] static constexpr std::size_t attend_scratch_bytes(std::size_t dim, std::size_t group) {
+    const std::size_t rows = (group > kItemRows ? group : kItemRows) + 16;
+    const std::size_t width = round_up(dim, 16);
+    return 4 * (rows * (3 * width + kTileKeys + kTileKeys / 2 + 8) + 2 * kTileKeys * width + 16 * 16);
+}
+
+}  // namespace octavo

@@ -1,0 +1,147 @@
+// Ops whose output row depends on one row of their inputs (docs/numerics.md, "Rows"). All compute in f32 and round once
+// to the output's dtype.
+#include "rows.h"
+
+#include "octavo/math.h"
+
+namespace octavo::OCTAVO_ISA_NS {
+namespace {
+
+float sum_of_squares(const float* x, std::int32_t n) {
+    f32x16 lanes = zero_f32();
+    std::int32_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        const f32x16 v = load(x + i);
+        lanes = fma(v, v, lanes);
+    }
+    if (i < n) {
+        const f32x16 v = load_first(x + i, n - i);  // absent lanes add +0
+        lanes = fma(v, v, lanes);
+    }
+    return fold_add(lanes);
+}
+
+void norm_row(const float* x, const float* w, std::int32_t n, float eps, float* y) {
+    const f32x16 mean = div(set1(sum_of_squares(x, n)), set1(static_cast<float>(n)));
+    const f32x16 r = div(set1(1.0f), sqrt(add(mean, set1(eps))));
+    std::int32_t i = 0;
+    for (; i + 16 <= n; i += 16) store(y + i, mul(mul(load(x + i), r), load(w + i)));
+    if (i < n) store_first(y + i, mul(mul(load_first(x + i, n - i), r), load_first(w + i, n - i)), n - i);
+}
+
+// a: x; out; vector: weight; eps; per_head: each head by itself (the weight has the head's width).
+void norm(const RowOp& op, std::int64_t row, float* scratch, std::int64_t stride) {
+    const float* x = read_row(op.a, row, scratch);
+    float* y = begin_row(op.out, row, scratch + stride);
+    const std::int32_t n = op.per_head ? op.a.width : op.a.heads * op.a.width;
+    for (std::int32_t done = 0; done < op.a.heads * op.a.width; done += n) norm_row(x + done, op.vector, n, op.eps, y + done);
+    write_row(op.out, row, y);
+}
+
+// a: x; out; cos, sin [position][rotary / 2]; index: position. Pairs i with i + rotary / 2; the rest is copied.
+void rope(const RowOp& op, std::int64_t row, float* scratch, std::int64_t stride) {
+    const float* x = read_row(op.a, row, scratch);
+    float* y = begin_row(op.out, row, scratch + stride);
+    const std::int32_t half = op.rotary / 2, width = op.a.width;
+    const float* cos = op.cos + static_cast<std::int64_t>(op.index[row]) * half;
+    const float* sin = op.sin + static_cast<std::int64_t>(op.index[row]) * half;
+    for (std::int32_t h = 0; h < op.a.heads; h++) {
+        const float* xh = x + h * width;
+        float* yh = y + h * width;
+        for (std::int32_t i = 0; i < half; i += 16) {
+            const std::int32_t n = half - i < 16 ? half - i : 16;
+            const f32x16 c = load_first(cos + i, n), s = load_first(sin + i, n);
+            const f32x16 x0 = load_first(xh + i, n), x1 = load_first(xh + half + i, n);
+            store_first(yh + i, fma(x0, c, neg(mul(x1, s))), n);
+            store_first(yh + half + i, fma(x0, s, mul(x1, c)), n);
+        }
+        if (xh != yh)
+            for (std::int32_t i = op.rotary; i < width; i++) yh[i] = xh[i];
+    }
+    write_row(op.out, row, y);
+}
+
+// a: k, b: v; kv, kv_slot.
+void kv_write(const RowOp& op, std::int64_t row, float* scratch, std::int64_t stride) {
+    const KvLayer& kv = op.kv;
+    const float* k = read_row(op.a, row, scratch);
+    const float* v = read_row(op.b, row, scratch + stride);
+    const std::int64_t slot = op.kv_slot[row], size = kv.block_size, dim = kv.dim;
+    const std::int64_t at = slot % size;
+    std::uint8_t* block = kv.base + slot / size * kv.block_bytes;
+    if (kv.dtype == Dtype::f32) {
+        auto* kd = reinterpret_cast<float*>(block);
+        auto* vd = reinterpret_cast<float*>(block + kv.v_bytes);
+        for (std::int64_t h = 0; h < kv.heads; h++, k += dim, v += dim) {
+            for (std::int64_t d = 0; d < dim; d++) kd[(h * dim + d) * size + at] = k[d];
+            memcpy(vd + (h * size + at) * dim, v, 4 * static_cast<std::size_t>(dim));
+        }
+        return;
+    }
+    auto* kd = reinterpret_cast<std::uint16_t*>(block);
+    auto* vd = reinterpret_cast<std::uint16_t*>(block + kv.v_bytes);
+    alignas(64) std::uint16_t half[16];
+    for (std::int64_t h = 0; h < kv.heads; h++, k += dim, v += dim) {
+        std::uint16_t* kh = kd + h * dim * size + 2 * at;
+        std::uint16_t* vh = vd + (h * (size / 2) + at / 2) * dim * 2 + at % 2;
+        for (std::int64_t d = 0; d < dim; d += 16) {
+            const int n = dim - d < 16 ? static_cast<int>(dim - d) : 16;
+            store_bf16(half, load_first(k + d, n));
+            for (int i = 0; i < n; i += 2) memcpy(kh + (d + i) / 2 * size * 2, half + i, 4);
+            store_bf16(half, load_first(v + d, n));
+            for (int i = 0; i < n; i++) vh[(d + i) * 2] = half[i];
+        }
+    }
+}
+
+// a: gate, b: up.
+void act(const RowOp& op, std::int64_t row, float* scratch, std::int64_t stride) {
+    const float* g = read_row(op.a, row, scratch);
+    const float* u = read_row(op.b, row, scratch + stride);
+    float* y = begin_row(op.out, row, scratch + 2 * stride);
+    const std::int32_t n = op.a.heads * op.a.width;
+    std::int32_t i = 0;
+    for (; i + 16 <= n; i += 16) store(y + i, silu_mul(load(g + i), load(u + i)));
+    if (i < n) store_first(y + i, silu_mul(load_first(g + i, n - i), load_first(u + i, n - i)), n - i);
+    write_row(op.out, row, y);
+}
+
+void add_rows(const RowOp& op, std::int64_t row, float* scratch, std::int64_t stride) {
+    const float* a = read_row(op.a, row, scratch);
+    const float* b = read_row(op.b, row, scratch + stride);
+    float* y = begin_row(op.out, row, scratch + 2 * stride);
+    const std::int32_t n = op.a.heads * op.a.width;
+    std::int32_t i = 0;
+    for (; i + 16 <= n; i += 16) store(y + i, add(load(a + i), load(b + i)));
+    for (; i < n; i++) y[i] = a[i] + b[i];
+    write_row(op.out, row, y);
+}
+
+void embed(const RowOp& op, std::int64_t row, float* scratch) {
+    float* y = begin_row(op.out, row, scratch);
+    dequantize_row(*op.weight, op.index[row], y);
+    write_row(op.out, row, y);
+}
+
+}  // namespace
+
+void run_rows(const RowOp& op, std::int64_t first, std::int64_t last, float* scratch) {
+    std::int64_t widest = op.out.columns;
+    if (op.a.columns > widest) widest = op.a.columns;
+    if (op.b.columns > widest) widest = op.b.columns;
+    const std::int64_t stride = (widest + 31) / 16 * 16;
+    for (std::int64_t row = first; row < last; row++) {
+        switch (op.kind) {
+            case RowKind::embed: embed(op, row, scratch); break;
+            case RowKind::norm: norm(op, row, scratch, stride); break;
+            case RowKind::rope: rope(op, row, scratch, stride); break;
+            case RowKind::kv_write: kv_write(op, row, scratch, stride); break;
+            case RowKind::act: act(op, row, scratch, stride); break;
+            case RowKind::add: add_rows(op, row, scratch, stride); break;
+            case RowKind::cast: write_row(op.out, row, read_row(op.a, row, scratch)); break;
+            case RowKind::gather: write_row(op.out, row, read_row(op.a, op.index[row], scratch)); break;
+        }
+    }
+}
+
+}  // namespace octavo::OCTAVO_ISA_NS

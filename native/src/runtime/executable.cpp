@@ -1,0 +1,256 @@
+#include "octavo/executable.h"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <stdexcept>
+
+namespace octavo {
+namespace {
+
+void check(bool ok, const char* what) {
+    if (!ok) throw std::invalid_argument(what);
+}
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+const float* Executable::logits(std::int64_t row) const { return reinterpret_cast<const float*>(logits_.base + row * logits_.row_bytes); }
+float* Executable::logits(std::int64_t row) { return reinterpret_cast<float*>(logits_.base + row * logits_.row_bytes); }
+
+void Executable::forward(std::int64_t num_seqs) { run(num_seqs, 0, stages_.size()); }
+
+void Executable::forward(std::int64_t num_seqs, const std::string& segment) {
+    const auto found = segments_.find(segment);
+    check(found != segments_.end(), "forward: no such segment");
+    run(num_seqs, found->second.first, found->second.second);
+}
+
+// -- the batch ----------------------------------------------------------------------------------------------------------
+
+void Executable::build_batch(std::int64_t num_seqs) {
+    check(num_seqs > 0 && num_seqs <= limits_.max_seqs, "forward: more sequences than max_seqs, or none");
+    std::int64_t token = 0, row = 0;
+    for (std::int64_t b = 0; b < num_seqs; b++) {
+        const auto i = static_cast<std::size_t>(b);
+        const std::int64_t count = inputs_.count[i], start = inputs_.start[i], rows = inputs_.rows[i], skip = inputs_.skip[i];
+        check(inputs_.slot[i] >= 0 && inputs_.slot[i] < limits_.max_seqs, "slot: out of range");
+        check(count > 0 && token + count <= limits_.max_tokens, "count: 0, or more tokens than max_tokens");
+        check(start >= 0 && start + count <= limits_.max_len, "start: beyond max_len");
+        check(inputs_.kv_len[i] == start + count, "kv_len: not start + count");
+        check(rows >= 0 && skip >= 0 && rows + skip <= count, "rows: more than the chunk has");
+        check(row + rows <= limits_.max_rows, "rows: more than max_rows");
+        for (std::int64_t r = 0; r < rows; r++, row++) {
+            row_[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(token + count - skip - rows + r);
+            row_seq_[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(b);
+        }
+        build_tokens(b, token);
+    }
+    num_tokens_ = token;
+    num_rows_ = row;
+}
+
+void Executable::build_tokens(std::int64_t seq, std::int64_t& token) {
+    const auto b = static_cast<std::size_t>(seq);
+    const std::int64_t count = inputs_.count[b], start = inputs_.start[b];
+    const std::int32_t* known = tokens() + inputs_.slot[b] * limits_.max_len + start;
+    for (std::int64_t j = 0; j < count; j++) {
+        const auto t = static_cast<std::size_t>(token + j);
+        check(known[j] >= 0 && (vocab_rows_ == 0 || known[j] < vocab_rows_), "tokens: an id outside the vocabulary");
+        token_[t] = known[j];
+        pos_[t] = static_cast<std::int32_t>(start + j);
+    }
+    for (std::size_t g = 0; g < kv_.size(); g++) {
+        const std::int64_t size = kv_[g].block_size;
+        const std::int32_t* table = inputs_.table[g].data() + seq * limits_.max_blocks;
+        check(ceil_div(start + count, size) <= limits_.max_blocks, "start: beyond the block table");
+        for (std::int64_t i = 0; i < ceil_div(start + count, size); i++)
+            check(table[i] >= 0 && table[i] < kv_[g].num_blocks, "table: no such block");
+        for (std::int64_t j = 0; j < count; j++) {
+            const std::int64_t position = start + j;
+            kv_slot_[g][static_cast<std::size_t>(token + j)] = table[position / size] * size + position % size;
+        }
+    }
+    token += count;
+}
+
+// -- attention's items --------------------------------------------------------------------------------------------------
+
+// Tiles of query rows per KV head, longest first; a tile whose cost exceeds a thread's share is split by spans. Which
+// way is free: partials fold in the order of spans whoever made them.
+void Executable::build_plan(AttendPlan& plan, std::int64_t num_seqs) {
+    plan.items.clear();
+    plan.cost.clear();
+    plan.splits.clear();
+    const auto heads = static_cast<std::int32_t>(kv_[static_cast<std::size_t>(plan.group)].kv_heads);
+    const std::int32_t tile = std::max(1, kItemRows / plan.heads_per_kv);
+    double total = 0;
+    for (std::int64_t b = 0; b < num_seqs; b++) {
+        const auto i = static_cast<std::size_t>(b);
+        total += double(inputs_.count[i]) * (inputs_.start[i] + 0.5 * inputs_.count[i] + 64) * plan.heads_per_kv * heads;
+    }
+    const double limit = total / (3.0 * team_->threads());
+    std::int32_t token = 0;
+    std::int64_t partial_rows = 0;
+    for (std::int64_t b = 0; b < num_seqs; b++) {
+        const std::int32_t count = inputs_.count[static_cast<std::size_t>(b)], start = inputs_.start[static_cast<std::size_t>(b)];
+        for (std::int32_t first = 0; first < count; first += tile) {
+            const std::int32_t tokens = std::min(tile, count - first);
+            for (std::int32_t h = 0; h < heads; h++) {
+                const std::int32_t spans = static_cast<std::int32_t>(ceil_div(start + first + tokens, kSpanKeys));
+                add_tile(plan, {static_cast<std::int32_t>(b), token + first, tokens, start + first, h, 0, spans, -1, 0}, limit, partial_rows);
+            }
+        }
+        token += count;
+    }
+    plan.order.resize(plan.items.size());
+    std::iota(plan.order.begin(), plan.order.end(), 0u);
+    const auto [low, high] = std::minmax_element(plan.cost.begin(), plan.cost.end());
+    if (*high > 1.2 * *low)
+        std::stable_sort(plan.order.begin(), plan.order.end(), [&](std::uint32_t a, std::uint32_t b) { return plan.cost[a] > plan.cost[b]; });
+    if (!plan.pending) {
+        plan.pending = std::make_unique<std::atomic<std::int32_t>[]>(static_cast<std::size_t>(max_partial_rows_));
+    }
+    for (std::size_t i = 0; i < plan.splits.size(); i++) plan.pending[i].store(plan.splits[i].parts, std::memory_order_relaxed);
+}
+
+void Executable::add_tile(AttendPlan& plan, const AttendItem& tile, double limit, std::int64_t& partial_rows) {
+    const std::int64_t rows = std::int64_t{tile.tokens} * plan.heads_per_kv;
+    const double cost = double(rows) * (tile.position + 0.5 * tile.tokens + 64);
+    const std::int32_t spans = tile.span_end;
+    if (team_->threads() == 1 || spans < 2 || cost <= limit || partial_rows + rows * spans > max_partial_rows_) {
+        plan.items.push_back(tile);
+        plan.cost.push_back(cost);
+        return;
+    }
+    const auto split = static_cast<std::int32_t>(plan.splits.size());
+    plan.splits.push_back({tile, partial_rows, spans});
+    for (std::int32_t s = 0; s < spans; s++) {
+        AttendItem part = tile;
+        part.span = s;
+        part.span_end = s + 1;
+        part.split = split;
+        part.partial = partial_rows;
+        partial_rows += rows;
+        plan.items.push_back(part);
+        plan.cost.push_back(double(rows) * (std::min(kSpanKeys, tile.position + tile.tokens - s * kSpanKeys) + 64));
+    }
+}
+
+// -- running ------------------------------------------------------------------------------------------------------------
+
+void Executable::prepare(Stage& stage) {
+    const std::int64_t n = stage.domain == 'T' ? num_tokens_ : stage.domain == 'R' ? num_rows_ : 0;
+    const std::int64_t threads = team_->threads();
+    switch (stage.kind) {
+        case StageKind::rows:
+            stage.piece = std::max<std::int64_t>(1, n / (threads * 4));
+            stage.items = ceil_div(n, stage.piece);
+            break;
+        case StageKind::linear: {
+            LinearOp& linear = stage.linear;
+            linear.task.row1 = n;
+            const std::int64_t blocks = ceil_div(n, linear.row_block);
+            std::int64_t piece = linear.panels * blocks / (threads * 8);
+            piece = std::min<std::int64_t>(std::max<std::int64_t>(piece / 2 * 2, 2), 64);
+            stage.piece = piece;
+            stage.items = blocks * ceil_div(linear.panels, piece);
+            break;
+        }
+        case StageKind::attend:
+            stage.items = n == 0 ? 0 : static_cast<std::int64_t>(plans_[static_cast<std::size_t>(stage.plan)].items.size());
+            break;
+    }
+}
+
+void Executable::run_linear(const Stage& stage, std::int64_t item, int thread) {
+    const std::int64_t pieces = ceil_div(stage.linear.panels, stage.piece);
+    LinearTask task = stage.linear.task;
+    const std::int64_t n = task.row1;
+    task.row0 = item / pieces * stage.linear.row_block;
+    task.row1 = std::min(n, task.row0 + stage.linear.row_block);
+    task.panel0 = item % pieces * stage.piece;
+    task.panel1 = std::min(stage.linear.panels, task.panel0 + stage.piece);
+    task.scratch = scratch_->data() + thread * scratch_bytes_;
+    kernels_.linear_panels(task);
+}
+
+void Executable::run_attend(const Stage& stage, std::int64_t index, int thread) {
+    AttendPlan& plan = plans_[static_cast<std::size_t>(stage.plan)];
+    const AttendItem& item = plan.items[plan.order[static_cast<std::size_t>(index)]];
+    std::uint8_t* scratch = scratch_->data() + thread * scratch_bytes_;
+    kernels_.attend(stage.attend, item, scratch);
+    if (item.split < 0) return;
+    // Who finishes last folds, and readies the count for the next layer.
+    const auto split = static_cast<std::size_t>(item.split);
+    if (plan.pending[split].fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    plan.pending[split].store(plan.splits[split].parts, std::memory_order_relaxed);
+    kernels_.attend_fold(stage.attend, plan.splits[split], scratch);
+}
+
+void Executable::run_stage(Stage& stage, Counter& counter, int thread) {
+    for (;;) {
+        const std::int64_t item = counter.next.fetch_add(1, std::memory_order_relaxed);
+        if (item >= stage.items) return;
+        switch (stage.kind) {
+            case StageKind::rows: {
+                const std::int64_t n = stage.domain == 'T' ? num_tokens_ : num_rows_;
+                const std::int64_t first = item * stage.piece, last = std::min(n, first + stage.piece);
+                auto* scratch = reinterpret_cast<float*>(scratch_->data() + thread * scratch_bytes_);
+                for (const RowOp& op : stage.rows) kernels_.rows(op, first, last, scratch);
+                break;
+            }
+            case StageKind::linear: run_linear(stage, item, thread); break;
+            case StageKind::attend: run_attend(stage, item, thread); break;
+        }
+    }
+}
+
+void Executable::run(std::int64_t num_seqs, std::size_t first, std::size_t end) {
+    build_batch(num_seqs);
+    for (AttendPlan& plan : plans_) build_plan(plan, num_seqs);
+    for (std::size_t i = first; i < end; i++) {
+        prepare(stages_[i]);
+        counters_[i].next.store(0, std::memory_order_relaxed);
+    }
+    auto body = [&](int thread) {
+        using Clock = std::chrono::steady_clock;
+        for (std::size_t i = first; i < end; i++) {
+            Stage& stage = stages_[i];
+            if (stage.items == 0) continue;
+            const auto began = profile_ && thread == 0 ? Clock::now() : Clock::time_point();
+            run_stage(stage, counters_[i], thread);
+            if (!team_->barrier(thread)) return;
+            if (profile_ && thread == 0) {
+                stage.seconds += std::chrono::duration<double>(Clock::now() - began).count();
+                stage.calls++;
+            }
+        }
+    };
+    team_->run(body);
+}
+
+void Executable::profile(bool on) {
+    profile_ = on;
+    for (Stage& s : stages_) {
+        s.seconds = 0;
+        s.calls = 0;
+    }
+}
+
+std::vector<Executable::Timing> Executable::timings() const {
+    std::vector<Timing> out;
+    static const char* const kNames[] = {"embed", "norm", "rope", "kv_write", "act", "add", "cast", "gather"};
+    for (const Stage& s : stages_) {
+        std::string name;
+        for (const RowOp& op : s.rows) name += (name.empty() ? "" : "+") + std::string(kNames[static_cast<int>(op.kind)]);
+        if (s.kind == StageKind::attend) name = "attend";
+        if (s.kind == StageKind::linear)
+            name = "linear " + std::to_string(s.linear.task.weight.n) + "x" + std::to_string(s.linear.task.weight.k);
+        out.push_back({name, s.seconds, s.calls});
+    }
+    return out;
+}
+
+}  // namespace octavo
