@@ -19,6 +19,7 @@ from octavo.facts import Facts
 from octavo.llm.front import ModelFront
 from octavo.llm.intake import Intake, Prepared, Prompt, split_prompt
 from octavo.llm.outputs import OutputProcessor, RequestState, publish
+from octavo.llm.progress import LoadingBar
 from octavo.llm.reporter import Reporter
 from octavo.obs.log import get_logger
 from octavo.obs.metrics import PREFIX, Metrics
@@ -67,17 +68,19 @@ class AsyncLLM:
     ) -> AsyncLLM:
         """Start the engine process and load the model; the tokenizer is built while weights load.
 
-        `on_progress(phase, fraction)` is called from another thread. Raises ConfigError, DoesNotFit, ModelError,
-        FetchError, EngineDead.
+        `on_progress(phase, fraction)` is called from another thread; default: a bar on a terminal. Raises ConfigError,
+        DoesNotFit, ModelError, FetchError, EngineDead.
         """
         fronts: list[ModelFront] = []
 
         def build(front: Front) -> None:
             fronts.append(ModelFront.build(front, args))
 
-        starting = asyncio.get_running_loop().run_in_executor(
-            None, lambda: ProcClient.start(args, on_progress=on_progress, on_front=build)
-        )
+        def start() -> ProcClient:
+            with LoadingBar() as bar:
+                return ProcClient.start(args, on_progress=on_progress or bar.update, on_front=build)
+
+        starting = asyncio.get_running_loop().run_in_executor(None, start)
         try:
             client = await asyncio.shield(starting)
         except asyncio.CancelledError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
@@ -17,6 +16,7 @@ from octavo.errors import ConfigError, InvalidRequest
 from octavo.llm.front import ModelFront
 from octavo.llm.intake import Intake, Prompt
 from octavo.llm.outputs import OutputProcessor, RequestState, publish
+from octavo.llm.progress import GenerateBar, LoadingBar
 from octavo.obs.metrics import Metrics
 from octavo.text.tokenizer import Tokenizer
 from octavo.types import RequestOutput, SamplingParams
@@ -47,7 +47,7 @@ class LLM:
 
     def __init__(self, model: str | EngineArgs, **options: Any) -> None:
         args = engine_args(model, options)
-        with _LoadingBar() as bar:
+        with LoadingBar() as bar:
             self._client = InprocClient.start(args, on_progress=bar.update)
         try:
             self._front = ModelFront.build(self._client.front, args)
@@ -203,7 +203,7 @@ class LLM:
         try:
             for prompt, each, rank in zip(prompts, params, priorities, strict=True):
                 states.append(self._admit(prompt, each, priority=rank, parse_special=parse_special))
-            with _GenerateBar(states, enabled=use_tqdm) as bar:
+            with GenerateBar(states, enabled=use_tqdm) as bar:
                 while not all(s.finished for s in bar.open):
                     self._step()
                     bar.update()
@@ -231,60 +231,3 @@ def _is_one(prompts: object) -> bool:
     if isinstance(prompts, str | Mapping):
         return True
     return isinstance(prompts, Sequence) and bool(prompts) and not isinstance(prompts[0], str | Mapping | Sequence)
-
-
-class _LoadingBar:
-    """Phases of loading, on a terminal."""
-
-    def __init__(self) -> None:
-        self._bar: Any = None
-        self._phase = ""
-
-    def update(self, phase: str, fraction: float) -> None:
-        if not sys.stderr.isatty():
-            return
-        if self._bar is None:
-            from tqdm import tqdm
-
-            self._bar = tqdm(total=100, bar_format="{desc}: {percentage:3.0f}%|{bar}| {elapsed}", leave=False)
-        if phase != self._phase:
-            self._phase = phase
-            self._bar.set_description(phase)
-        self._bar.n = round(100 * fraction)
-        self._bar.refresh()
-
-    def __enter__(self) -> _LoadingBar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-
-class _GenerateBar:
-    """Prompts done, and tokens a second."""
-
-    def __init__(self, states: Sequence[RequestState], *, enabled: bool) -> None:
-        self.open = list(states)
-        self._states = states
-        self._bar: Any = None
-        if enabled and states:
-            from tqdm import tqdm
-
-            self._bar = tqdm(total=len(states), desc="generating", unit="prompt", dynamic_ncols=True)
-
-    def update(self) -> None:
-        still = [s for s in self.open if not s.finished]
-        done, self.open = len(self.open) - len(still), still
-        if self._bar is not None and done:
-            tokens = sum(len(q.token_ids) for s in self._states for q in s.seqs)
-            elapsed = self._bar.format_dict["elapsed"] or 1e-9
-            self._bar.set_postfix_str(f"{tokens / elapsed:,.0f} tok/s", refresh=False)
-            self._bar.update(done)
-
-    def __enter__(self) -> _GenerateBar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
