@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from array import array
 from typing import Any
 
 import pytest
-from tests.engine.conftest import fake_args
 
 from octavo import LLM, SamplingParams
 from octavo.config.args import EngineArgs
@@ -16,6 +17,7 @@ from octavo.engine.core import EngineCore
 from octavo.engine.fake import fake_facts, fake_front
 from octavo.errors import ConfigError, EngineDead, InvalidRequest, PromptTooLong
 from octavo.types import FinishReason, RequestOutput, StepPlan
+from tests.engine.conftest import fake_args
 
 PROMPTS = ["Hello, my name is", "The capital of France is", "a" * 200, "b"]
 
@@ -206,3 +208,33 @@ def test_a_failing_step_fails_the_guilty_alone(depth: int, monkeypatch: pytest.M
         assert sick.stats().blocks_used == 0
     with LLM(fake_args()) as healthy:
         assert texts(outputs[:4]) == texts(healthy.generate(PROMPTS, params, use_tqdm=False))
+
+
+def test_ctrl_c_falls_between_steps(llm: LLM) -> None:
+    """However it is timed, the engine is whole afterwards and holds nothing."""
+    params = SamplingParams(max_tokens=3000, ignore_eos=True, temperature=0)
+    short = SamplingParams(max_tokens=20, ignore_eos=True, temperature=0)
+    expected = texts(llm.generate(PROMPTS, short, use_tqdm=False))
+    for delay in (0.01, 0.05, 0.1):
+        threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate(PROMPTS, params, use_tqdm=False)
+        stats = llm.stats()
+        assert (stats.running, stats.waiting, stats.blocks_used) == (0, 0, 0)
+        assert texts(llm.generate(PROMPTS, short, use_tqdm=False)) == expected
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_broken_executor_is_a_dead_engine(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise RuntimeError("no more memory")
+
+    stream = llm.stream("abc", SamplingParams(max_tokens=50, ignore_eos=True))
+    next(stream)
+    stepper = llm._client._stepper
+    assert stepper is not None
+    monkeypatch.setattr(stepper.core.executor, "collect", broken)
+    with pytest.raises(EngineDead, match="RuntimeError: no more memory"):
+        llm.generate("a", use_tqdm=False)
+    with pytest.raises(EngineDead):
+        list(stream)

@@ -51,7 +51,12 @@ class InprocClient:
         self._alive.core.scheduler.reset_prefix_cache()
 
     def poll(self, timeout: float | None = None) -> Outputs | None:
-        message = self._alive.step()
+        try:
+            message = self._alive.step()
+        except Exception as error:
+            # Not one request's failure, which is an output: the executor or the scheduler is broken.
+            self.close()
+            raise EngineDead(f"the engine has died: {type(error).__name__}: {error}") from error
         if message is not None:
             self.stats = message.stats
         return message

@@ -12,9 +12,10 @@ import msgspec
 from octavo.config.args import EngineArgs
 from octavo.engine.inproc import InprocClient
 from octavo.engine.messages import EngineStats
-from octavo.errors import ConfigError, InvalidRequest
+from octavo.errors import ConfigError, EngineDead, InvalidRequest
 from octavo.llm.front import ModelFront
 from octavo.llm.intake import Intake, Prompt
+from octavo.llm.interrupts import between_steps
 from octavo.llm.outputs import OutputProcessor, RequestState, publish
 from octavo.llm.progress import GenerateBar, LoadingBar
 from octavo.obs.metrics import Metrics
@@ -171,8 +172,12 @@ class LLM:
 
     def _step(self) -> None:
         """One step of the engine, for every open request of every thread."""
-        with self._lock:
-            message = self._client.poll()
+        with self._lock, between_steps():
+            try:
+                message = self._client.poll()
+            except EngineDead as error:
+                self._outputs.fail_all(error)
+                raise
             if message is None:
                 return
             publish(self.metrics, message)
