@@ -1,7 +1,7 @@
 """A deterministic stand-in for a model, for tests and for trying the engine without weights.
 
-The next token is a hash of the whole prefix *read back through the block tables*: what a scheduler does to KV memory changes
-the text. Attention's order holds too: every row of a step writes before any row reads.
+The next token is a hash of the whole prefix *read back through the block tables*: what a scheduler does to KV memory
+changes the text. Attention's order holds too: every row of a step writes before any row reads.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def fake_facts(
 
 
 def next_token(prefix_hash: int, *, facts: Facts, params: SamplingParams, num_output: int) -> int:
-    """The token after a prefix: by its hash, and where sampling is on by seed as well. Below min_tokens nothing stops."""
+    """The token after a prefix: by its hash, and where sampling is on by seed too. Below min_tokens nothing stops."""
     if params.temperature > 0:
         prefix_hash = zlib.crc32(b"%d" % (params.seed or 0), prefix_hash)
     token = prefix_hash % facts.vocab_size
@@ -81,8 +81,8 @@ class _Slot:
 class FakeExecutor:
     """`fail(plan)` may return an error text: the step fails, its positions hold garbage, its slots are not updated.
 
-    `fail_rows(plan)` may return indices of rows whose logits "are not finite". `draft_error` n makes about every n-th draft wrong;
-    `step_seconds` makes a step take time.
+    `fail_rows(plan)` may return indices of rows whose logits "are not finite". `draft_error` n makes about every n-th
+    draft wrong; `step_seconds` makes a step take time.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class FakeExecutor:
         scores: list[list[TokenLogprobs] | None] = []
         for (slot, row), proposed in zip(rows, drafts, strict=True):
             params = slot.new.params
-            start, end = slot.computed, slot.computed + row.count
+            end = last = slot.computed + row.count
             got: list[int] = []
             if row.rows and end == len(slot.tokens) + len(proposed):
                 base = len(slot.tokens)
@@ -210,8 +210,9 @@ class FakeExecutor:
             slot.computed = end
             tokens.append(got)
             logprobs.append([_score(t, params.logprobs) for t in got] if params.logprobs is not None else None)
-            wanted = range(start + 1, min(end + 1, slot.new.num_prompt)) if params.prompt_logprobs is not None else ()
-            assert not wanted or row.rows == row.count, "prompt logprobs need a row of logits per position"
+            # A score needs a row of logits; a prompt computed again after a preemption has them no more.
+            wanted = range(last - row.rows + 1, min(last + 1, slot.new.num_prompt))
+            wanted = wanted if params.prompt_logprobs is not None else range(0)
             scores.append([_score(slot.tokens[p], params.prompt_logprobs or 0) for p in wanted] or None)
         return StepResult(
             plan.step,

@@ -7,8 +7,8 @@
                                                         a released block with a hash goes here ^
 
 The links live in the blocks, so that a hit on a free block takes it out of the middle in O(1) and no call allocates.
-Blocks never used yet are not in the ring: they are a counter (`_fresh`), taken before any known prefix is given up, so a pool of
-a million blocks costs nothing at start.
+Blocks never used yet are not in the ring: they are a counter (`_fresh`), taken before any known prefix is given up, so
+a pool of a million blocks costs nothing at start.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class Block:
         self.next: Block = self
 
     def __repr__(self) -> str:
-        return f"Block({self.id}, refs={self.refs}, ready={self.ready}, hash={self.hash.hex()[:8] if self.hash else None})"
+        return (
+            f"Block({self.id}, refs={self.refs}, ready={self.ready}, hash={self.hash.hex()[:8] if self.hash else None})"
+        )
 
 
 class BlockPool:

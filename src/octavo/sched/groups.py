@@ -20,15 +20,15 @@ class Group(Protocol):
         ...
 
     def droppable(self, verified: int) -> int:
-        """How many leading blocks no position from `verified` on will read. `verified` positions are certain: no draft."""
+        """How many leading blocks no position from `verified` on will read. No draft is among `verified` positions."""
         ...
 
     def hit(self, name: Callable[[int], bytes], limit: int) -> list[Block]:
-        """Blocks of the longest known prefix of at most `limit` blocks. Takes no reference; valid until the next take."""
+        """Blocks of the longest known prefix, at most `limit`. Takes no reference; valid until the next take."""
         ...
 
     def cut(self, start: int, count: int) -> int:
-        """The chunk [start, start + count) shortened to where this kind wants a border; 0 for "all of it or nothing"."""
+        """`count` from `start` on, shortened to where this kind wants a border; 0 for "all of it or nothing"."""
         ...
 
 

@@ -47,7 +47,8 @@ class Intake:
             return Refused(
                 seq_id,
                 "too_long",
-                f"prompt: got {num_prompt} tokens, allowed: at most {self.longest - 1} and one for the answer ({self._bound})",
+                f"prompt: got {num_prompt} tokens, allowed: at most {self.longest - 1} and one for the answer"
+                f" ({self._bound})",
                 "prompt",
             )
         wanted = self.longest if params.max_tokens is None else num_prompt + params.max_tokens

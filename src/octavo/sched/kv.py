@@ -80,7 +80,7 @@ class KVManager:
 
     # -- tables -------------------------------------------------------------------------------------------------------
     def lookup(self, seq: Sequence) -> Hit:
-        """The longest prefix on which all groups agree; always less than what is known, since logits need a position."""
+        """The longest prefix on which all groups agree; less than what is known, since logits need a position."""
         limit = (len(seq.tokens) - 1) // self.block_size
         if not self.caching or seq.wants_scores:
             return Hit(0, [[] for _ in self.groups], None)
@@ -125,7 +125,7 @@ class KVManager:
         return new
 
     def drop_behind(self, seq: Sequence) -> None:
-        """Gives back leading blocks that no later position reads (windows). The table keeps null blocks in their place."""
+        """Gives back leading blocks that no later position reads (windows). Null blocks keep their places."""
         verified = min(seq.computed, len(seq.tokens))
         for group, table in zip(self.groups, seq.tables, strict=True):
             end = group.droppable(verified) - 1
@@ -135,7 +135,7 @@ class KVManager:
                 end -= 1
 
     def release(self, seq: Sequence) -> None:
-        """Takes everything from a sequence. Steps in flight may still write there: whoever gets a block next writes later."""
+        """Takes everything from a sequence. Steps in flight may still write there; who gets a block next writes later."""
         self.held -= seq.computed
         self.allocated -= seq.capacity
         for g, table in enumerate(seq.tables):
@@ -153,7 +153,7 @@ class KVManager:
         """How many of the first victims must go so that `enough` blocks become free; 0 when all of them do not do.
 
         Exact where victims share blocks. Blocks of `hit` do not count: they would be taken at once. With `owed`, what a
-        victim is still owed counts too. Reads tables from the end, where blocks are private, and stops as soon as it knows.
+        victim is still owed counts too. Reads tables from the end, where blocks are private, until it knows.
         """
         if enough <= 0:
             return 1
@@ -176,7 +176,7 @@ class KVManager:
 
     # -- the prefix cache ---------------------------------------------------------------------------------------------
     def publish(self, seq: Sequence, step: int) -> None:
-        """Makes full blocks of known tokens findable. `step` is the last one that writes in them, in flight or planned."""
+        """Makes full blocks of known tokens findable. `step` is the last that writes in them, in flight or planned."""
         full = min(seq.computed, len(seq.tokens)) // self.block_size
         for g, table in enumerate(seq.tables):
             for i in range(seq.published[g], full):

@@ -3,8 +3,8 @@
     parent(0) = H(key, "root", root)            root = the request's opaque bytes: tenant salt, adapter, rope choice
     name(i)   = H(key, "block", name(i - 1) + tokens of block i)
 
-H is blake2b with 32 bytes of output and a secret key: nobody can make two prefixes meet, so ids need no comparing, and a name
-tells nothing about the tokens. Roots and blocks have domains of their own.
+H is blake2b with 32 bytes of output and a secret key: nobody can make two prefixes meet, so ids need no comparing, and
+a name tells nothing about the tokens. Roots and blocks have domains of their own.
 """
 
 from __future__ import annotations

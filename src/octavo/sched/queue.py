@@ -51,7 +51,7 @@ def make_policy(name: str) -> Policy:
 
 
 class WaitingQueue:
-    """A heap by key. Removing only marks: stale entries fall out at the top, or all together once they are the majority."""
+    """A heap by key. Removing only marks: stale entries fall out at the top, or together once they are the majority."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[Key, Sequence]] = []

@@ -17,14 +17,19 @@ class Suspects:
     def __bool__(self) -> bool:
         return bool(self._groups)
 
-    def accuse(self, members: list[Sequence]) -> Sequence | None:
-        """A step with these members failed. The guilty one when it was alone, else its halves are to be tried."""
-        if len(members) == 1:
-            self.acquit(members)
-            return members[0]
+    def accuse(self, members: list[Sequence], *, trial: bool) -> Sequence | None:
+        """A step with these members failed. The guilty one where a trial had it alone; else its halves are to be tried.
+
+        Who was alone in an ordinary step is tried once more: an error that passes should cost nobody a request.
+        """
         self.acquit(members)
-        half = len(members) // 2
-        self._groups += [members[half:], members[:half]]
+        if len(members) > 1:
+            half = len(members) // 2
+            self._groups += [members[half:], members[:half]]
+        elif members:
+            if trial:
+                return members[0]
+            self._groups.append(members)
         return None
 
     def acquit(self, members: list[Sequence]) -> None:

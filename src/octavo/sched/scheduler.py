@@ -2,10 +2,10 @@
 
 Prefill, decode, chunks, prefix hits, drafts, preemption and resumption are that rule with other numbers:
 
-    todo = len(tokens) + pending - computed          1: caught up, it decodes; more: a prompt, or tokens that lost their KV
+    todo = len(tokens) + pending - computed          1: caught up, it decodes; more: a prompt, or lost KV
 
-A step is planned in this order: who waits with a better key than somebody who runs may preempt; one token for each caught-up
-sequence, then their drafts; then prompts and admissions, in turns. Nobody is admitted in a step that preempted.
+A step is planned in this order: who waits with a better key than somebody who runs may preempt; one token for each
+caught-up sequence, then their drafts; then prompts and admissions, in turns. Nobody is admitted in a step that preempted.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from octavo.config.scheduler import SchedulerConfig
 from octavo.facts import Facts
+from octavo.sched.caution import Caution
 from octavo.sched.flight import Flight, Row
 from octavo.sched.intake import Intake
 from octavo.sched.kv import Hit, KVManager
@@ -46,6 +47,7 @@ class Scheduler:
         self.running: dict[Sequence, None] = {}
         """Those with a slot, in order of admission."""
         self.totals = Totals()
+        self.caution = Caution()
         self._clock = clock
         self._seqs: dict[int, Sequence] = {}
         self._slots = list(range(config.max_num_seqs - 1, -1, -1))
@@ -60,7 +62,7 @@ class Scheduler:
         self._worst: Key | None = None
         """Worst key among the running; None when it must be looked for."""
         self._blocked: tuple[Sequence, int, bytes | None] | None = None
-        """The head of the queue that did not fit, the pool's releases then, and the block name that would lengthen its hit."""
+        """The head of the queue that did not fit, the pool's releases then, the block name that would lengthen its hit."""
         self._begin()
 
     def _begin(self) -> None:
@@ -276,7 +278,7 @@ class Scheduler:
                 self.kv.promises.park(seq, hit.missing)
                 self.totals.parked += 1
                 continue
-            if self._shortage(seq, hit) > 0:
+            if self._shortage(seq, hit) + self._reserve(seq) > 0:
                 self._blocked = (seq, self.kv.pool.releases, hit.missing)
                 return
             self._place(seq, hit)
@@ -310,6 +312,21 @@ class Scheduler:
         need = self.kv.blocks_for(len(seq.tokens) + 1) - sum(map(len, hit.blocks)) + hit.revived
         return need + self._owed - self.kv.pool.free
 
+    def _reserve(self, seq: Sequence) -> int:
+        """Blocks kept free for answers likely to grow: its own, and those of the running that it may not preempt."""
+        if not self.caution.active:
+            return 0
+        reserve, blocks_for = self.caution.reserve, self.kv.blocks_for
+        kept = 0
+        for one in self.running:
+            if one.key < seq.key:
+                known = len(one.tokens) + one.pending
+                kept += blocks_for(known + reserve(one)) - blocks_for(known)
+        if not kept:
+            return 0  # nobody to be careful about: it may run until it is in the way of somebody
+        known = len(seq.tokens) + 1
+        return kept + blocks_for(min(known + reserve(seq), seq.limit)) - blocks_for(known)
+
     def _is_blocked(self, seq: Sequence) -> bool:
         """True while nothing has changed since this head did not fit."""
         if self._blocked is None or self._blocked[0] is not seq:
@@ -327,7 +344,7 @@ class Scheduler:
 
     # -- preemption ---------------------------------------------------------------------------------------------------
     def _jump_queue(self) -> None:
-        """Lets the head of the queue preempt those with strictly worse keys, if that makes room; it is admitted later."""
+        """Lets the head of the queue preempt strictly worse keys, if that makes room; it is admitted in a later step."""
         seq = self.queue.peek()
         if seq is None or not self.running or self._is_blocked(seq):
             return
@@ -365,6 +382,7 @@ class Scheduler:
         if not number:
             self._hopeless = seq.key
             return False
+        self.caution.alarm()
         for victim in victims[:number]:
             self._preempt(victim)
         return True
@@ -381,7 +399,7 @@ class Scheduler:
         """Gives up slot and blocks."""
         self.kv.release(seq)
         del self.running[seq]
-        self._worst = None
+        self._worst = self._blocked = None
         self._freed.append(seq.slot)
         self._slots.append(seq.slot)
         seq.slot = -1
@@ -399,8 +417,6 @@ class Scheduler:
             self._leave(seq)
         elif seq.queued:
             self.queue.remove(seq)
-        if self._blocked is not None and self._blocked[0] is seq:
-            self._blocked = None
 
     # -- results ------------------------------------------------------------------------------------------------------
     def update(self, result: StepResult) -> list[SeqOutput]:
@@ -495,6 +511,7 @@ class Scheduler:
         finish = self._ending(seq) if given else None
         if finish is not None:
             self._retire(seq)
+            self.caution.ended(len(seq.tokens) - seq.num_prompt)
         stop = given[-1] if finish is FinishReason.STOP else None
         first = given and len(seq.tokens) == seq.num_prompt + len(given)
         queued = seq.queued_s if first else 0.0
@@ -531,7 +548,7 @@ class Scheduler:
         for seq in leaning:
             self._preempt(seq)
         self._freed = list(dict.fromkeys(freed + self._freed))
-        guilty = self._suspects.accuse(members)
+        guilty = self._suspects.accuse(members, trial=flight.trial)
         return [self._fail(guilty, error)] if guilty is not None else []
 
     def _schedule_trial(self) -> StepPlan | None:
@@ -586,7 +603,7 @@ class Scheduler:
         )
 
     def check(self) -> None:
-        """Raises AssertionError where the books do not agree; when idle, also where anything is left over. For tests."""
+        """Raises AssertionError where the books do not agree or, when idle, where anything is left over. For tests."""
         self.kv.check(self.running)
         assert len(self.running) + len(self._slots) == self.config.max_num_seqs
         slots = [seq.slot for seq in self.running]

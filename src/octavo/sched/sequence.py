@@ -18,9 +18,9 @@ NEVER = 2**62
 class Sequence:
     """Tokens it knows, positions it has computed. Each step moves the second towards the first.
 
-        tokens    | prompt .............. | sampled ....... |  pending  |
-        positions | computed ...................................  | todo |
-                  | tables[g]: block, block, block, block ............ (capacity)
+    tokens    | prompt .............. | sampled ....... |  pending  |
+    positions | computed ...................................  | todo |
+              | tables[g]: block, block, block, block ............ (capacity)
     """
 
     request: Request

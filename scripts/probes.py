@@ -1,0 +1,341 @@
+"""Probes of the scheduler: what only wastes work passes an equality test, so here are the ratios.
+
+    python scripts/probes.py             prints name, value, target and verdict of each; exits 1 when one misses
+    python scripts/probes.py --counted   leaves out those that time something
+
+Each probe is a function without arguments that yields `Finding`s; tests/properties/test_probes.py runs the same ones.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from octavo.config.scheduler import SchedulerConfig
+from octavo.engine.core import EngineCore
+from octavo.executor.fake import FakeExecutor, fake_answer, fake_facts
+from octavo.facts import Facts
+from octavo.sched.scheduler import Scheduler
+from octavo.types import Request, SamplingParams, StepPlan, StepResult
+
+
+@dataclass(frozen=True)
+class Finding:
+    name: str
+    value: float
+    target: str
+    passed: bool
+
+    def __str__(self) -> str:
+        return f"{'passed' if self.passed else 'MISSED'}  {self.name:<78} {self.value:>10.4g}  ({self.target})"
+
+
+def at_most(name: str, value: float, bound: float) -> Finding:
+    return Finding(name, value, f"at most {bound:g}", value <= bound)
+
+
+def exactly(name: str, value: float, wanted: float) -> Finding:
+    return Finding(name, value, f"exactly {wanted:g}", value == wanted)
+
+
+def request(
+    seq_id: int, prompt: list[int], max_tokens: int, *, priority: int = 0, root: bytes = b"", **params: object
+) -> Request:
+    made = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True, **params)  # type: ignore[arg-type]
+    return Request(seq_id, array("i", prompt).tobytes(), made, arrival=float(seq_id), priority=priority, root=root)
+
+
+def numbers(length: int, *, base: int = 0) -> list[int]:
+    """A prompt that shares no block with one of another base."""
+    return [(base * 31 + i * (1 + base % 7)) % 64 for i in range(length)]
+
+
+class Bench:
+    """A scheduler with the fake below it, and a way to play it."""
+
+    def __init__(self, *, num_blocks: int = 4001, block_size: int = 16, depth: int = 1, **config: object) -> None:
+        self.facts: Facts = fake_facts(num_blocks=num_blocks, block_size=block_size, model_len=2**20)
+        self.scheduler = Scheduler(SchedulerConfig(**config), self.facts, clock=lambda: 0.0)  # type: ignore[arg-type]
+        self.core = EngineCore(self.scheduler, FakeExecutor(self.facts), depth=depth)
+        self.answers: dict[int, list[int]] = {}
+        self.arrived: dict[int, list[int]] = {}
+        """Per sequence, the steps that gave it tokens."""
+        self.steps = 0
+
+    def add(self, *requests: Request) -> None:
+        for one in requests:
+            refused = self.core.add(one)
+            assert refused is None, refused
+
+    def step(self) -> None:
+        for output in self.core.step():
+            self.answers.setdefault(output.seq_id, []).extend(output.new_ids)
+            self.arrived.setdefault(output.seq_id, []).append(self.steps)
+        self.steps += 1
+
+    def drain(self, *, limit: int = 100_000) -> None:
+        while self.core.has_work and self.steps < limit:
+            self.step()
+        self.scheduler.check()
+
+
+def published_at_finish() -> Iterator[Finding]:
+    bench = Bench()
+    bench.add(request(0, numbers(64), 1))
+    bench.drain()
+    cached = bench.scheduler.stats().blocks_cached
+    yield exactly("blocks cached by a 64-token prompt with max_tokens = 1", cached, 4)
+    for depth, chain, drafts in ((1, 1, 0), (2, 2, 0), (1, 1, 4), (2, 2, 4)):
+        bench = Bench(depth=depth, chain=chain, num_drafts=drafts)
+        bench.add(request(0, numbers(10), 23))
+        bench.drain()
+        cached = bench.scheduler.stats().blocks_cached
+        yield exactly(f"blocks cached by 10 + 23 tokens, depth {depth}, chain {chain}, drafts {drafts}", cached, 2)
+
+
+def never_fits() -> Iterator[Finding]:
+    bench = Bench(num_blocks=5)
+    refused = bench.core.add(request(0, numbers(64), 1))
+    yield exactly(
+        "a prompt as long as the whole pool is refused", refused is not None and refused.kind == "too_long", 1
+    )
+    bench.add(request(1, numbers(60), 100))
+    bench.drain(limit=1000)
+    yield exactly("max_tokens is cut to what the pool holds (60 of 64 used)", len(bench.answers[1]), 4)
+    yield exactly("and that is counted", bench.scheduler.stats().clamped, 1)
+
+
+def little_memory() -> Iterator[Finding]:
+    """R14: KV for 1.2 requests, 20 queued."""
+    for prompt, answer in ((200, 100), (100, 100), (20, 300)):
+        one = -(-(prompt + answer) // 16)
+        for budget in (16, 64, 2048):
+            bench = Bench(
+                num_blocks=int(1.2 * one) + 1,
+                max_num_seqs=32,
+                max_num_batched_tokens=budget,
+                enable_prefix_caching=False,
+            )
+            asked = [request(i, numbers(prompt, base=i), answer) for i in range(20)]
+            bench.add(*asked)
+            idle, before = 0, -1
+            while bench.core.has_work and bench.steps < 100_000:
+                bench.step()
+                now = bench.scheduler.stats().computed_tokens
+                idle += now <= before
+                before = now
+            wrong = sum(bench.answers[r.seq_id] != fake_answer(r, facts=bench.facts, limit=2**20) for r in asked)
+            useful = 20 * (prompt + answer - 1)
+            label = f"KV for 1.2 requests of {prompt} + {answer}, budget {budget}"
+            yield exactly(f"{label}: answers that changed or never came", wrong, 0)
+            yield exactly(f"{label}: steps without progress", idle, 0)
+            yield at_most(f"{label}: tokens computed / useful", before / useful, 1.2)
+
+
+def shared_prompt() -> Iterator[Finding]:
+    """W4, R32: 32 requests, 1,024 tokens in common and 32 of their own, 8 out."""
+    common = numbers(1024)
+    for budget, order in ((2048, 1), (512, 1), (512, -1), (128, 1)):
+        bench = Bench(max_num_batched_tokens=budget)
+        bench.add(*[request(i, [*common, *numbers(32, base=i + 1)], 8) for i in range(32)][::order])
+        bench.drain()
+        cold = bench.scheduler.stats()
+        yield exactly(f"W4 cold, budget {budget}, order {order}: tokens computed", cold.computed_tokens, 2272)
+        bench.add(*[request(100 + i, [*common, *numbers(32, base=i + 50)], 8) for i in range(32)])
+        bench.drain()
+        warm = bench.scheduler.stats().prefix_hits - cold.prefix_hits
+        yield exactly(f"W4 warm, budget {budget}: tokens hit", warm, 32 * 1024)
+    bench = Bench()
+    bench.add(request(0, [*numbers(15), 1], 1), request(1, [*numbers(15), 2], 1))
+    bench.drain()
+    yield exactly("tokens hit by a shared prefix of 15", bench.scheduler.stats().prefix_hits, 0)
+    bench = Bench()
+    bench.add(request(0, numbers(64), 1, root=b"one"), request(1, numbers(64), 1, root=b"two"))
+    bench.drain()
+    yield exactly("tokens hit across roots", bench.scheduler.stats().prefix_hits, 0)
+    bench = Bench()
+    bench.add(request(0, numbers(64), 20))
+    bench.drain()
+    bench.add(request(1, numbers(64) + bench.answers[0], 1))
+    bench.drain()
+    yield exactly(
+        "tokens hit of a prompt that goes on from an answer (64 + 20)", bench.scheduler.stats().prefix_hits, 80
+    )
+
+
+def preempted_once() -> Iterator[Finding]:
+    """Nobody is preempted and admitted again in one plan, nobody in vain."""
+    again = preempted = empty = 0
+    for seed in range(120):
+        size = (1, 2, 4)[seed % 3]
+        bench = Bench(
+            num_blocks=-(-58 // size) + (2, 5, 11)[seed // 3 % 3],
+            block_size=size,
+            max_num_seqs=8,
+            max_num_batched_tokens=(8, 64)[seed % 2],
+            num_drafts=(0, 4)[seed // 2 % 2],
+            policy=("fcfs", "priority")[seed // 5 % 2],
+        )
+        scheduler = bench.scheduler
+        lost: set[int] = set()
+        preempt, schedule = scheduler._preempt, scheduler.schedule
+
+        def note(seq: object, inner: Callable[..., None] = preempt, lost: set[int] = lost) -> None:
+            lost.add(seq.seq_id)  # type: ignore[attr-defined]
+            inner(seq)
+
+        scheduler._preempt = note  # type: ignore[method-assign]
+        for i in range(8):
+            bench.add(request(i, numbers(5 + (seed * 7 + i * 5) % 25, base=i), 5 + (seed + i * 3) % 20, priority=-i))
+            lost.clear()
+            plan = schedule()
+            bench.core.executor.submit(plan) if plan is not None else None
+            bench.core.flying += plan is not None
+            again += sum(row.new is not None and row.new.seq_id in lost for row in plan.seqs) if plan else 0
+            bench.step()
+        while bench.core.has_work:
+            lost.clear()
+            plan = schedule()
+            if plan is None:
+                empty += 1
+                break
+            again += sum(row.new is not None and row.new.seq_id in lost for row in plan.seqs)
+            bench.core.executor.submit(plan)
+            scheduler.update(bench.core.executor.collect())
+        preempted += scheduler.stats().preemptions
+    yield exactly("preempted and admitted again inside one plan", again, 0)
+    yield exactly("nothing planned although there was work", empty, 0)
+    yield Finding("preemptions among which that was looked for", preempted, "at least 100", preempted >= 100)
+
+
+def fairness() -> Iterator[Finding]:
+    bench = Bench(max_num_batched_tokens=16, max_num_seqs=16, num_drafts=4)
+    bench.add(*[request(i, numbers(10, base=i), 60) for i in range(12)])
+    bench.drain()
+    gap = max(b - a for steps in bench.arrived.values() for a, b in pairwise(steps))
+    yield at_most("12 streams with drafts at budget 16: largest gap of a stream, in steps", gap, 1)
+    bench = Bench(max_num_batched_tokens=4, max_num_seqs=16)
+    bench.add(*[request(i, numbers(3, base=i), 40) for i in range(12)])
+    bench.drain()
+    gap = max(b - a for steps in bench.arrived.values() for a, b in pairwise(steps[1:]))
+    yield at_most("12 streams at budget 4: largest gap of a stream, in steps", gap, 4)
+    for threshold in (0, 128):
+        bench = Bench(max_num_batched_tokens=512, long_prefill_token_threshold=threshold)
+        bench.add(*[request(i, numbers(20, base=i), 200) for i in range(8)])
+        for _ in range(5):
+            bench.step()
+        bench.add(request(100, numbers(32_768, base=9), 1))
+        for _ in range(5):
+            bench.step()
+        came = bench.steps
+        bench.add(request(200, numbers(100, base=11), 4))
+        for _ in range(30):
+            bench.step()
+        gap = max(b - a for i in range(8) for a, b in pairwise(bench.arrived[i]))
+        yield exactly(f"threshold {threshold}: a running stream's largest gap beside a 32k prompt", gap, 1)
+        wait = bench.arrived[200][0] - came
+        yield at_most(f"threshold {threshold}: steps until a newcomer's first token beside a 32k prompt", wait, 2)
+
+
+def quiet_while_blocked() -> Iterator[Finding]:
+    """A head that does not fit is looked at again when blocks came back, not every step."""
+    bench = Bench(num_blocks=45)
+    looked = [0]
+    inner = bench.scheduler.kv.lookup
+
+    def lookup(seq: object) -> object:
+        looked[0] += 1
+        return inner(seq)  # type: ignore[arg-type]
+
+    bench.scheduler.kv.lookup = lookup  # type: ignore[method-assign, assignment]
+    bench.add(request(0, numbers(300), 200), request(1, numbers(500, base=1), 8))
+    bench.drain()
+    yield at_most("prefix look-ups for two requests, one blocked for 200 steps", looked[0], 4)
+
+
+class _Instant:
+    """Answers at once with one token a row: what is timed is the scheduler."""
+
+    def __init__(self) -> None:
+        self.plan: StepPlan | None = None
+
+    def submit(self, plan: StepPlan) -> None:
+        self.plan = plan
+
+    def collect(self) -> StepResult:
+        assert self.plan is not None
+        return StepResult(self.plan.step, [[1] if row.rows else [] for row in self.plan.seqs])
+
+
+def microseconds(streams: int, context: int, *, num_blocks: int = 0, rounds: int = 9) -> float:
+    """Of schedule() + update(), per sequence and step: the best of several stretches of 16 steps (a whole block)."""
+    facts = fake_facts(num_blocks=num_blocks or streams * (context // 16 + 16), model_len=2**20)
+    config = SchedulerConfig(max_num_seqs=streams, max_num_batched_tokens=2**30)
+    scheduler = Scheduler(config, facts)
+    for i in range(streams):
+        scheduler.add(request(i, [i % 64, i // 64, *numbers(context - 2)], 16 * rounds + 8))
+    best = float("inf")
+    executor = _Instant()
+    for _ in range(rounds):
+        spent = 0.0
+        for _ in range(16):
+            begin = time.thread_time()
+            plan = scheduler.schedule()
+            spent += time.thread_time() - begin
+            assert plan is not None
+            executor.submit(plan)
+            result = executor.collect()
+            begin = time.thread_time()
+            scheduler.update(result)
+            spent += time.thread_time() - begin
+        best = min(best, spent)
+    return best / 16 / streams * 1e6
+
+
+def cost() -> Iterator[Finding]:
+    """CPU time, since other programs take turns on the same cores; ratios are between the best of interleaved runs."""
+    runs = [
+        (
+            microseconds(64, 256),
+            microseconds(1024, 256, rounds=4),
+            microseconds(64, 8192),
+            microseconds(64, 256, num_blocks=2**21),
+        )
+        for _ in range(3)
+    ]
+    few, many, far, large = (min(column) for column in zip(*runs, strict=True))
+    yield at_most("schedule + update at 64 streams, microseconds a sequence and step", few, 3.0)
+    yield at_most("the same at 1,024 streams, over that at 64", many / few, 1.5)
+    yield at_most("the same at contexts of 8,192, over that at 256", far / few, 1.5)
+    yield at_most("the same in a pool of 2 million blocks, over that", large / few, 1.5)
+    begin = time.thread_time()
+    Scheduler(SchedulerConfig(), fake_facts(num_blocks=2**21))
+    yield at_most("milliseconds to make a scheduler over 2 million blocks", (time.thread_time() - begin) * 1e3, 20)
+
+
+COUNTED = (
+    published_at_finish,
+    never_fits,
+    little_memory,
+    shared_prompt,
+    preempted_once,
+    fairness,
+    quiet_while_blocked,
+)
+TIMED = (cost,)
+
+
+def main(arguments: list[str]) -> int:
+    probes = COUNTED if "--counted" in arguments else COUNTED + TIMED
+    findings = [finding for probe in probes for finding in probe()]
+    for finding in findings:
+        print(finding)
+    return 0 if all(finding.passed for finding in findings) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,31 @@
+"""The scheduler wastes no work: the probes of scripts/probes.py, asserted."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+_PATH = Path(__file__).resolve().parents[2] / "scripts" / "probes.py"
+_SPEC = importlib.util.spec_from_file_location("octavo_probes", _PATH)
+assert _SPEC is not None and _SPEC.loader is not None
+probes = importlib.util.module_from_spec(_SPEC)
+sys.modules[_SPEC.name] = probes
+_SPEC.loader.exec_module(probes)
+
+
+@pytest.mark.parametrize("probe", probes.COUNTED, ids=lambda probe: probe.__name__)
+def test_counts(probe) -> None:  # type: ignore[no-untyped-def]
+    missed = [str(finding) for finding in probe() if not finding.passed]
+    assert not missed, "\n".join(missed)
+
+
+@pytest.mark.parametrize("probe", probes.TIMED, ids=lambda probe: probe.__name__)
+def test_times(probe) -> None:  # type: ignore[no-untyped-def]
+    for _ in range(3):
+        missed = [str(finding) for finding in probe() if not finding.passed]
+        if not missed:
+            return
+    pytest.fail("\n".join(missed))
