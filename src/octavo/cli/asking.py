@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 async def engine(args: EngineArgs) -> AsyncIterator[AsyncLLM]:
     """An `AsyncLLM`, closed at the end."""
     from octavo.llm import AsyncLLM
+    from octavo.llm.progress import LoadingBar
 
-    llm = await AsyncLLM.start(args)
+    with LoadingBar() as bar:
+        llm = await AsyncLLM.start(args, on_progress=bar.update)
     try:
         yield llm
     finally:

@@ -45,12 +45,14 @@ class LocalTalker:
 
     def __init__(self, args: EngineArgs) -> None:
         from octavo.llm import AsyncLLM
+        from octavo.llm.progress import LoadingBar
 
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="octavo-chat", daemon=True)
         self._thread.start()
         try:
-            self._llm: AsyncLLM = self._wait(AsyncLLM.start(args))
+            with LoadingBar() as bar:
+                self._llm: AsyncLLM = self._wait(AsyncLLM.start(args, on_progress=bar.update))
         except BaseException:
             self._stop_loop()
             raise
