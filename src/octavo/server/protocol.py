@@ -1,14 +1,24 @@
-"""uvicorn's httptools protocol with bounds on a request's head, which it lacks: bytes and time (S09)."""
+"""uvicorn as we use it: httptools, with bounds on a request's head, which it lacks: bytes and time (S09)."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import uvicorn.config
+import uvicorn.server
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from octavo.config.server import ServerConfig
+from octavo.server.bind import BACKLOG
 from octavo.server.errors import ErrorBody, ErrorInfo
+
+if TYPE_CHECKING:
+    from octavo.server.app import ASGIApp
 
 _REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 
@@ -86,3 +96,30 @@ class BoundedProtocol(HttpToolsProtocol):
 def bounded(max_head: int, head_seconds: float) -> type[BoundedProtocol]:
     """The protocol class with these limits (uvicorn makes the instances)."""
     return type("Protocol", (BoundedProtocol,), {"max_head": max_head, "head_seconds": head_seconds})
+
+
+class QuietServer(uvicorn.server.Server):
+    """uvicorn's server without its signal handlers: `run.Life` has its own."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def make_server(app: ASGIApp, config: ServerConfig) -> QuietServer:
+    """A server for sockets that are already listening."""
+    # uvicorn's own messages repeat what we say; its warnings stay.
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    settings = uvicorn.config.Config(
+        app,
+        http=bounded(config.max_header_bytes, config.body_timeout),
+        loop="none",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=max(1, round(config.keep_alive_seconds)),
+    )
+    return QuietServer(settings)

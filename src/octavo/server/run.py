@@ -16,24 +16,27 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
-import uvicorn.config
-import uvicorn.server
 
 import octavo
 from octavo.config.args import EngineArgs
 from octavo.config.server import ServerConfig
 from octavo.errors import EngineDead, OctavoError
-from octavo.server.app import App, with_cors
-from octavo.server.bind import BACKLOG, bind, url
-from octavo.server.ports import LLMPort
-from octavo.server.protocol import bounded
+from octavo.server.bind import bind, url
+
+if TYPE_CHECKING:
+    from octavo.server.app import App
+    from octavo.server.ports import LLMPort
+    from octavo.server.protocol import QuietServer
 
 log = logging.getLogger("octavo.server")
 
-Start = Callable[[], Awaitable[LLMPort]]
+Start: TypeAlias = "Callable[[], Coroutine[Any, Any, LLMPort]]"
+HEAD_START = 0.02
+"""Seconds given to the engine's start before this process imports its HTTP half: the engine takes longest."""
 ENV_KEY = "OCTAVO_API_KEY"
 HEALTH_INTERVAL = 0.5
 RESTART_DELAY = 2.0
@@ -98,8 +101,8 @@ class Life:
         self._sock = sock
         self._begin = begin
         self._on_ready = on_ready or log.info
-        self._app = App(None, config)
-        self._server = _Server(_uvicorn_config(self._app, config))
+        self._app: App | None = None
+        self._server: QuietServer | None = None
         self._signals = 0
         self._stop = asyncio.Event()
         self._llm: LLMPort | None = None
@@ -109,8 +112,11 @@ class Life:
         for number in (signal.SIGTERM, signal.SIGINT):
             with contextlib.suppress(ValueError, RuntimeError):  # not the main thread (tests): no signals then
                 loop.add_signal_handler(number, self._on_signal)
-        serving = asyncio.ensure_future(self._server.serve(sockets=[self._sock]))
-        working = asyncio.ensure_future(self._load_and_watch())
+        starting = asyncio.ensure_future(self._start())
+        await asyncio.wait((starting,), timeout=HEAD_START)
+        app, server = self._open()
+        serving = asyncio.ensure_future(server.serve(sockets=[self._sock]))
+        working = asyncio.ensure_future(self._load_and_watch(app, starting))
         stopping = asyncio.ensure_future(self._stop.wait())
         try:
             await asyncio.wait((serving, working, stopping), return_when="FIRST_COMPLETED")
@@ -118,12 +124,20 @@ class Life:
                 working.result()  # loading failed, or the engine keeps dying: the caller says so
             if serving.done():
                 serving.result()
-            await self._drain(serving)
+            await self._drain(app, server, serving)
         finally:
             stopping.cancel()
             working.cancel()
             await asyncio.wait((working,))
-            await self._end(serving)
+            await self._end(server, serving)
+
+    def _open(self) -> tuple[App, QuietServer]:
+        from octavo.server.app import App, with_cors
+        from octavo.server.protocol import make_server
+
+        self._app = App(None, self._config)
+        self._server = make_server(with_cors(self._app, self._config), self._config)
+        return self._app, self._server
 
     def stop(self) -> None:
         """As the first signal."""
@@ -133,18 +147,18 @@ class Life:
         self._signals += 1
         if self._signals == 1:
             self._stop.set()
-        else:
+        elif self._app is not None and self._server is not None:
             log.warning("second signal: ending %d open requests now", self._app.open_requests)
             self._app.end_all()
             self._server.force_exit = True
 
-    async def _load_and_watch(self) -> None:
+    async def _load_and_watch(self, app: App, starting: asyncio.Future[LLMPort]) -> None:
         deaths: list[float] = []
         while True:
-            llm = await self._start()
+            llm = await starting
             self._llm = llm
             llm.metrics.startup.set(time.monotonic() - self._begin, label="total")
-            self._app.attach(llm)
+            app.attach(llm)
             if not deaths:
                 self._on_ready(self._ready_line(llm))
             await self._until_dead(llm)
@@ -156,6 +170,7 @@ class Life:
             await asyncio.sleep(RESTART_DELAY)
             with contextlib.suppress(OctavoError):
                 await llm.close()
+            starting = asyncio.ensure_future(self._start())
 
     @staticmethod
     async def _until_dead(llm: LLMPort) -> None:
@@ -171,11 +186,10 @@ class Life:
         where = url(self._sock, self._config)
         return f"Octavo {octavo.__version__} serves {llm.model_names[0]} at {where} (ready after {seconds:.2f} s)"
 
-    async def _drain(self, serving: asyncio.Future[None]) -> None:
+    async def _drain(self, app: App, server: QuietServer, serving: asyncio.Future[None]) -> None:
         """Lets open requests finish within the grace time, then ends them."""
-        app = self._app
         app.draining = True
-        self._server.should_exit = True  # stops listening, closes idle connections, waits for the others
+        server.should_exit = True  # stops listening, closes idle connections, waits for the others
         if app.open_requests:
             log.info("draining: %d open requests have %g s", app.open_requests, self._config.grace_seconds)
         done, _ = await asyncio.wait((serving,), timeout=self._config.grace_seconds)
@@ -184,35 +198,10 @@ class Life:
             app.end_all()
             await asyncio.wait((serving,), timeout=1.0)  # their last events go out
 
-    async def _end(self, serving: asyncio.Future[None]) -> None:
-        self._server.should_exit = self._server.force_exit = True
+    async def _end(self, server: QuietServer, serving: asyncio.Future[None]) -> None:
+        server.should_exit = server.force_exit = True
         await asyncio.wait((serving,), timeout=2.0)
         serving.cancel()
         if self._llm is not None:
             with contextlib.suppress(OctavoError):
                 await self._llm.close()
-
-
-class _Server(uvicorn.server.Server):
-    """uvicorn's server without its signal handlers: Life has its own."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _uvicorn_config(app: App, config: ServerConfig) -> uvicorn.config.Config:
-    # uvicorn's own messages repeat what we say; its warnings stay.
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    return uvicorn.config.Config(
-        with_cors(app, config),
-        http=bounded(config.max_header_bytes, config.body_timeout),
-        loop="none",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        backlog=BACKLOG,
-        timeout_keep_alive=max(1, round(config.keep_alive_seconds)),
-    )
