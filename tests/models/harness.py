@@ -11,7 +11,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from tests.tiny import read_tensors
 
 from octavo.kernels import BACKENDS
 from octavo.models.registry import build_program
@@ -20,6 +19,7 @@ from octavo.program.formats import choose_formats
 from octavo.program.interpret import ReferenceExecutable
 from octavo.program.lower import lower
 from octavo.quant.table import Wishes
+from tests.tiny import read_tensors
 
 
 def lowered(

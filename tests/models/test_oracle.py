@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 from numpy.typing import NDArray
-from tests.models.harness import Sequence1, lowered
-from tests.models_at_hand import smollm2
 
 from octavo.program.executable import ExecutableSpec
 from octavo.program.interpret import ReferenceExecutable, load_weights
 from octavo.weights.checkpoint import open_checkpoint
+from tests.models.harness import Sequence1, lowered
+from tests.models_at_hand import smollm2
 
 ORACLE = json.loads((Path(__file__).parents[1] / "data" / "smollm2-135m-instruct-q4_1.json").read_text())
 PROMPTS: dict[str, dict[str, Any]] = {p["name"]: p for p in ORACLE["prompts"]}

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.models.harness import TinyCheckpoint, all_logits, lowered
-from tests.tiny import VARIANTS, VOCAB, dense_logits, write_tiny
 
 from octavo.program.interpret import load_weights
+from tests.models.harness import TinyCheckpoint, all_logits, lowered
+from tests.tiny import VARIANTS, VOCAB, dense_logits, write_tiny
 
 IDS = [int(i) for i in np.random.default_rng(7).integers(0, VOCAB, 75)]
 

@@ -75,8 +75,9 @@ def rope(config: Config, rotary: int) -> RopeSpec:
         raise refuse("rope_parameters", found, "a table of parameters")
     kind = found.get("rope_type") or found.get("type") or "default"
     theta = number(found, "rope_theta", number(config, "rope_theta", 10000.0), where="rope_parameters.")
-    if found.get("partial_rotary_factor", config.get("partial_rotary_factor")) not in (None, 1, 1.0):
-        raise refuse("partial_rotary_factor", found.get("partial_rotary_factor"), "1")
+    partial = found.get("partial_rotary_factor", config.get("partial_rotary_factor"))
+    if partial not in (None, 1):
+        raise refuse("partial_rotary_factor", partial, "1")
     if kind == "default":
         return RopeSpec(rotary, theta)
     if kind != "llama3":

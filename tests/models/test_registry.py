@@ -1,0 +1,89 @@
+"""Which configs build, and how the others are refused: what, got, allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from octavo.errors import ModelError
+from octavo.models.registry import MODEL_TYPES, MODELS, architecture, build_program
+from tests.tiny import LLAMA3_ROPE, VARIANTS, tiny_config
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_builds(variant: str) -> None:
+    family, overrides = VARIANTS[variant]
+    program = build_program(tiny_config(family, **overrides))
+    assert program.segments[0].name == "embed"
+    assert program.segments[-1].name == "head"
+    assert program.groups[0].layers == 3
+
+
+def test_names_are_the_checkpoints() -> None:
+    program = build_program(tiny_config("qwen2"))
+    tensors = {p.tensor for w in program.weights.values() for p in w.parts}
+    assert "model.layers.0.self_attn.q_proj.bias" in tensors
+    assert "model.layers.0.self_attn.o_proj.bias" not in tensors
+    assert {"model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"} <= tensors
+    assert "lm_head.weight" not in {
+        p.tensor for w in build_program(tiny_config(tie_word_embeddings=True)).weights.values() for p in w.parts
+    }
+
+
+def test_llama_with_biases() -> None:
+    program = build_program(tiny_config(attention_bias=True, mlp_bias=True))
+    tensors = {p.tensor for w in program.weights.values() for p in w.parts}
+    assert {"model.layers.0.self_attn.o_proj.bias", "model.layers.0.mlp.up_proj.bias"} <= tensors
+
+
+def test_model_type_stands_in_for_architectures() -> None:
+    for kind, name in MODEL_TYPES.items():
+        config = tiny_config(kind)
+        del config["architectures"]
+        assert architecture(config) == name
+        assert name in MODELS
+
+
+@pytest.mark.parametrize(
+    ("family", "overrides", "words"),
+    [
+        ("llama", {"architectures": ["GPT2LMHeadModel"]}, ["architecture", "GPT2LMHeadModel", "LlamaForCausalLM"]),
+        ("mistral", {"sliding_window": 4096}, ["sliding_window", "4096", "null"]),
+        ("qwen2", {"use_sliding_window": True}, ["use_sliding_window", "true", "false"]),
+        ("qwen2", {"mlp_bias": True}, ["mlp_bias", "no such bias"]),
+        ("llama", {"hidden_act": "gelu"}, ["hidden_act", "gelu", "silu"]),
+        ("llama", {"num_key_value_heads": 3}, ["num_key_value_heads", "3", "divisor"]),
+        ("llama", {"num_attention_heads": 5, "num_key_value_heads": 5}, ["num_attention_heads", "head_dim"]),
+        ("llama", {"head_dim": 15}, ["head_dim", "15", "even"]),
+        ("llama", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, ["rope_type", "yarn", "llama3"]),
+        ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, ["rope_type", "dynamic"]),
+        ("llama", {"rope_parameters": {**LLAMA3_ROPE, "factor": "8"}}, ["rope_parameters.factor", "'8'"]),
+        ("llama", {"rope_parameters": {**LLAMA3_ROPE, "low_freq_factor": 5.0}}, ["low_freq_factor", "below 4.0"]),
+        ("llama", {"rope_theta": -1}, ["rope_theta", "-1", "positive"]),
+        ("llama", {"partial_rotary_factor": 0.5}, ["partial_rotary_factor", "0.5", "1"]),
+        ("llama", {"hidden_size": None}, ["hidden_size", "None"]),
+        ("llama", {"num_hidden_layers": 10**9}, ["num_hidden_layers", "4096"]),
+        ("llama", {"vocab_size": True}, ["vocab_size", "True"]),
+        ("llama", {"rms_norm_eps": float("nan")}, ["rms_norm_eps", "nan"]),
+        ("llama", {"tie_word_embeddings": "yes"}, ["tie_word_embeddings", "yes", "true or false"]),
+        ("llama", {"quantization_config": {"quant_method": "gptq"}}, ["quantization_config", "gptq"]),
+    ],
+)
+def test_refusals_name_what_got_allowed(family: str, overrides: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(ModelError) as caught:
+        build_program(tiny_config(family, **overrides))
+    text = str(caught.value)
+    assert "got" in text
+    assert "allowed" in text
+    for word in words:
+        assert word.lower() in text.lower()
+
+
+def test_both_spellings_of_rope_agree() -> None:
+    old = build_program(tiny_config(rope_theta=5000.0, rope_scaling=LLAMA3_ROPE))
+    new = build_program(tiny_config(rope_parameters={**LLAMA3_ROPE, "rope_theta": 5000.0}))
+    tables = [w.table for w in old.weights.values() if w.kind == "table"]
+    assert tables == [w.table for w in new.weights.values() if w.kind == "table"]
+    assert tables[0] is not None
+    assert tables[0][0].scaling is not None

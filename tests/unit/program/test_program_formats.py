@@ -1,0 +1,89 @@
+"""Which checkpoint type becomes which execution format, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from octavo.errors import ConfigError, ModelError
+from octavo.models.registry import build_program
+from octavo.program.formats import choose_formats
+from octavo.quant.table import Wishes, choose
+from tests.models.harness import MemoryTensor, TinyCheckpoint, lowered
+from tests.tiny import write_tiny
+
+
+@pytest.mark.parametrize(
+    ("sources", "auto", "bfloat16", "int8", "int4"),
+    [
+        (["f32"], "f32", "bf16", "int8", "int4m"),
+        (["f16"], "f32", "bf16", "int8", "int4m"),
+        (["bf16"], "bf16", "bf16", "int8", "int4m"),
+        (["q8_0"], "int8", "int8", "int8", "int8"),
+        (["q4_0"], "int4", "int4", "int4", "int4"),
+        (["q4_1"], "int4m", "int4m", "int4m", "int4m"),
+        (["q4_0", "q8_0"], "int8", "int8", "int8", "int8"),
+        (["q4_1", "q8_0"], "f32", "f32", "f32", "f32"),
+        (["bf16", "f32"], "f32", "bf16", "int8", "int4m"),
+        (["q8_0", "bf16"], "f32", "f32", "f32", "f32"),
+    ],
+)
+def test_choices(sources: list[str], auto: str, bfloat16: str, int8: str, int4: str) -> None:
+    assert choose(sources, Wishes()).format == auto
+    assert choose(sources, Wishes(quantization="none")).format == auto
+    assert choose(sources, Wishes(dtype="bfloat16")).format == bfloat16
+    assert choose(sources, Wishes(quantization="int8")).format == int8
+    assert choose(sources, Wishes(quantization="int4")).format == int4
+    assert choose(sources, Wishes(dtype="float32")).format == "f32"
+
+
+def test_an_embedding_is_never_cut_to_four_bits() -> None:
+    assert choose(["bf16"], Wishes(quantization="int4"), lookup=True).format == "int8"
+
+
+def test_wishes_that_contradict_are_refused() -> None:
+    with pytest.raises(ConfigError, match="float32"):
+        Wishes(dtype="float32", quantization="int8")
+    with pytest.raises(ConfigError, match="allowed: auto, float32, bfloat16"):
+        Wishes(dtype="half")
+    with pytest.raises(ConfigError, match="allowed: none, int8, int4"):
+        Wishes(quantization="fp8")
+    with pytest.raises(ModelError, match="got q6_k"):
+        choose(["q6_k"], Wishes())
+
+
+def test_log_lines_name_types_bytes_and_the_unused(tmp_path: Path) -> None:
+    checkpoint = TinyCheckpoint.open(write_tiny(tmp_path, "llama-bf16", tokenizer=False))
+    tensors = {**checkpoint.tensors, "extra": MemoryTensor("f32", np.zeros(3, np.float32))}
+    lines = choose_formats(build_program(checkpoint.config), tensors, Wishes()).lines
+    assert lines[0].startswith("bf16 -> bf16, kept as it is: 23 tensors")
+    assert lines[-1] == "not used: extra"
+
+
+def test_tensors_are_checked_against_the_config(tmp_path: Path) -> None:
+    checkpoint = TinyCheckpoint.open(write_tiny(tmp_path, "llama", tokenizer=False))
+    program = build_program(checkpoint.config)
+    name = "model.layers.1.mlp.up_proj.weight"
+    missing = {n: t for n, t in checkpoint.tensors.items() if n != name}
+    with pytest.raises(ModelError, match=name):
+        choose_formats(program, missing, Wishes())
+    bad = {**checkpoint.tensors, name: replace(checkpoint.tensors[name], values=np.zeros((96, 65), np.float32))}
+    with pytest.raises(ModelError, match=r"got shape \(96, 65\), allowed: \(96, 64\)"):
+        choose_formats(program, bad, Wishes())
+
+
+def test_quantising_what_is_quantised_is_refused(tmp_path: Path) -> None:
+    checkpoint = TinyCheckpoint.open(write_tiny(tmp_path, "llama", tokenizer=False))
+    coded = {n: replace(t, source="q8_0") if t.values.ndim == 2 else t for n, t in checkpoint.tensors.items()}
+    with pytest.raises(ConfigError, match="quantised already"):
+        choose_formats(build_program(checkpoint.config), coded, Wishes(quantization="int8"))
+
+
+def test_a_tied_model_holds_its_head_once(tmp_path: Path) -> None:
+    checkpoint = TinyCheckpoint.open(write_tiny(tmp_path, "llama-tied", tokenizer=False))
+    spec = lowered(checkpoint, dtype="auto", backend="native")
+    wide = [w.weight.name for w in spec.weights if w.n == 320]
+    assert wide == ["model.embed_tokens.weight"]
