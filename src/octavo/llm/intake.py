@@ -114,6 +114,7 @@ class Intake:
                 )
             given = self.tokenizer.encode(text, parse_special=parse_special)
         assert given is not None
+        self._check_length(len(given))
         ids = pack_ids(given, vocab_size=self.facts.vocab_size)
         params = self._complete(params, len(ids))
         if sys.byteorder != "little":
@@ -142,9 +143,7 @@ class Intake:
             arrival=arrival,
         )
 
-    def _complete(self, params: SamplingParams, length: int) -> SamplingParams:
-        """Check what needs the model; resolve seed and max_tokens."""
-        vocab = self.facts.vocab_size
+    def _check_length(self, length: int) -> None:
         if length == 0:
             raise InvalidRequest("prompt: got no tokens, allowed: at least one", param="prompt")
         if length + 1 > self.max_len:
@@ -153,6 +152,10 @@ class Intake:
                 f"(the longest sequence here is {self.max_len} tokens, and the answer needs at least one)",
                 param="prompt",
             )
+
+    def _complete(self, params: SamplingParams, length: int) -> SamplingParams:
+        """Check what needs the model; resolve seed and max_tokens."""
+        vocab = self.facts.vocab_size
         pack_ids(params.stop_token_ids, vocab_size=vocab, name="stop_token_ids")
         pack_ids(params.logit_bias or (), vocab_size=vocab, name="logit_bias")
         room = self.max_len - length
