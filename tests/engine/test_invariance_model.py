@@ -6,10 +6,10 @@ KV arena filled with NaN first, and compares token ids and log-probabilities wit
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -55,9 +55,8 @@ def request(i: int, *, length: int, temperature: float, shared: int = 0) -> Requ
     return Request(i, ids.tobytes(), params, arrival=float(i))
 
 
-def run(executor: InlineExecutor, requests: list[Request], how: Schedule) -> dict[int, Answer]:
-    """Run all requests at once under `how`; the answers of the last round."""
-    config = SchedulerConfig(
+def scheduler_config(executor: InlineExecutor, how: Schedule) -> SchedulerConfig:
+    return SchedulerConfig(
         max_num_seqs=how.seqs,
         max_num_batched_tokens=how.budget,
         long_prefill_token_threshold=how.chunk,
@@ -67,10 +66,13 @@ def run(executor: InlineExecutor, requests: list[Request], how: Schedule) -> dic
         hash_key=b"k" * 32,
         max_model_len=executor.facts.model_len,
     )
+
+
+def run(executor: InlineExecutor, requests: list[Request], how: Schedule) -> dict[int, Answer]:
+    """Run all requests at once under `how`; the answers of the last round."""
+    config = scheduler_config(executor, how)
     facts = executor.facts
     if how.blocks is not None:
-        import msgspec
-
         facts = msgspec.structs.replace(facts, num_blocks=how.blocks)
     executor.runner.poison()
     core = EngineCore(Scheduler(config, facts), executor, depth=how.depth)
@@ -169,7 +171,6 @@ def test_every_instruction_set(requests: list[Request], alone: dict[int, Answer]
             assert got == {r.seq_id: alone[r.seq_id] for r in few}, isa
     finally:
         native.set_isa(best)
-    assert struct.calcsize("i") == 4
 
 
 def test_prompt_logprobs_in_tiles(executor: InlineExecutor) -> None:
@@ -179,10 +180,7 @@ def test_prompt_logprobs_in_tiles(executor: InlineExecutor) -> None:
 
     def scores(how: Schedule, beside: list[Request]) -> list[float]:
         executor.runner.poison()
-        config = SchedulerConfig(
-            max_num_seqs=64, max_num_batched_tokens=how.budget, long_prefill_token_threshold=how.chunk,
-            enable_prefix_caching=True, policy="fcfs", chain=1, hash_key=b"k" * 32, max_model_len=executor.facts.model_len,
-        )  # fmt: skip
+        config = scheduler_config(executor, how)
         core = EngineCore(Scheduler(config, executor.facts), executor, depth=1)
         core.add(Request(500, base.prompt_ids, params))
         for r in beside:

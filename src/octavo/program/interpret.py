@@ -283,6 +283,11 @@ class ReferenceExecutable:
         index = next(i for i, b in enumerate(self.spec.buffers) if b.name == name)
         return self._store.numbers(index, count)
 
+    def poison(self) -> None:
+        """Fill the caches with NaN, so that a test sees stale memory that reaches a result."""
+        for cache in self.kv:
+            cache[...] = np.nan
+
     def close(self) -> None:
         """Nothing to release: memory goes with the object."""
 

@@ -145,7 +145,8 @@ def _log_plan(planned: Planned) -> None:
     log.info("memory plan:\n%s", planned.memory.table())
     if planned.memory.reduced:
         log.warning(
-            "the longest sequence is %d positions, not the model's %d: the KV cache holds no more (--kv-cache-memory-bytes)",
+            "the longest sequence is %d positions, not the model's %d: the KV cache holds no more "
+            "(--kv-cache-memory-bytes)",
             planned.memory.model_len,
             planned.program.max_len,
         )

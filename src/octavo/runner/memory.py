@@ -91,9 +91,8 @@ class MemoryPlan:
             ("KV cache", self.kv),
         ]
         lines = [f"  {name:<16}{size / MIB:>10,.0f} MiB" for name, size in rows]
-        lines.append(
-            f"  {'KV blocks':<16}{self.num_blocks - 1:>10,} of {self.block_size} positions, {self.need.block:,} bytes each"
-        )
+        each = f"of {self.block_size} positions, {self.need.block:,} bytes each"
+        lines.append(f"  {'KV blocks':<16}{self.num_blocks - 1:>10,} {each}")
         lines.append(f"  {'longest request':<16}{min(self.longest, self.model_len):>10,} positions")
         return "\n".join(lines)
 
@@ -130,19 +129,22 @@ def plan_memory(args: EngineArgs, need: Need, machine: Machine) -> MemoryPlan:
     )
     if args.max_model_len is not None and args.max_model_len > need.model_len:
         raise DoesNotFit(
-            f"--max-model-len: got {args.max_model_len}, allowed: up to {need.model_len}, the longest the model supports"
+            f"--max-model-len: got {args.max_model_len}, allowed: up to {need.model_len}, "
+            "the longest the model supports"
         )
     if blocks > fitting or blocks < 2:
         most = (fitting - 1) * size
         hint = (
-            f"The largest KV cache that fits: --kv-cache-memory-bytes {fitting * need.block} (a request of {most} positions)."
+            f"The largest KV cache that fits: --kv-cache-memory-bytes {fitting * need.block} "
+            f"(a request of {most} positions)."
             if fitting >= 2
-            else f"Weights and buffers leave no room for KV: {max(0, -free) // MIB + 1} MiB are missing; use a smaller model "
-            "or a smaller --max-num-batched-tokens."
+            else f"Weights and buffers leave no room for KV: {max(0, -free) // MIB + 1} MiB are missing; "
+            "use a smaller model or a smaller --max-num-batched-tokens."
         )
         raise DoesNotFit(f"The model does not fit in memory.\n{plan.table()}\n{hint}")
     if held < wanted_len and not reduced:
         raise DoesNotFit(
-            f"--max-model-len: got {wanted_len}, allowed: up to {held} with a KV cache of {blocks - 1} blocks\n{plan.table()}"
+            f"--max-model-len: got {wanted_len}, allowed: up to {held} with a KV cache of {blocks - 1} blocks\n"
+            f"{plan.table()}"
         )
     return plan

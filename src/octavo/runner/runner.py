@@ -39,6 +39,8 @@ class Backend(Protocol):
     def sample(self, num_seqs: int) -> None: ...
     def set_bias(self, slot: int, ids: IntArray, values: NDArray[np.float32]) -> None: ...
     def set_stops(self, slot: int, ids: IntArray) -> None: ...
+    def poison(self) -> None: ...
+    def close(self) -> None: ...
     def logprobs(self, row: int, target: int, top: int) -> tuple[float, int, Sequence[int], Sequence[float]]: ...
 
 
@@ -75,9 +77,11 @@ class Runner:
 
     def close(self) -> None:
         """Drop the backend: its threads end and its memory is unmapped."""
-        close = getattr(self.backend, "close", None)
-        if close is not None:
-            close()
+        self.backend.close()
+
+    def poison(self) -> None:
+        """Fill the KV cache with NaN. For tests: nothing stale may reach a result."""
+        self.backend.poison()
 
     # -- one step ---------------------------------------------------------------------------------------------------
     def execute(self, plan: StepPlan) -> StepResult:

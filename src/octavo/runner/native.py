@@ -1,0 +1,142 @@
+"""The native backend: arenas reserved as planned, weights packed into panels, one Executable over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from octavo.config.args import EngineArgs
+from octavo.errors import ConfigError
+from octavo.kernels import native
+from octavo.kernels.reference.weights import dense_weight
+from octavo.program.executable import ExecutableSpec, PlacedWeight
+from octavo.runner.runner import Backend
+from octavo.weights.checkpoint import Checkpoint, Tensor
+
+ALIGN = 64
+"""Bytes; every weight starts on a cache line."""
+
+
+class NativeBackend:
+    """The Executable with what it runs on: `Backend`, and `close` gives threads and memory back at once."""
+
+    def __init__(self, spec: ExecutableSpec, team: Any, *, num_blocks: int) -> None:
+        """Reserves address space; pages are touched as they are first used."""
+        self._team = team
+        self._spec = spec
+        self.offsets, total = place(spec)
+        self.weights = native.Arena(total)
+        self._kv = [native.Arena(g.block_bytes * num_blocks) for g in spec.kv]
+        self._activations = native.Arena(max(spec.arena_bytes, ALIGN))
+        self._num_blocks = num_blocks
+        self.exe: Any = None
+
+    def pack(self, tensors: Mapping[str, Tensor], *, progress: Callable[[int], None]) -> None:
+        """Read every weight of the spec. `progress` is told source bytes."""
+        for placed in self._spec.weights:
+            dst = self.weights.view(self.offsets[placed.weight.name], placed.bytes)
+            if placed.weight.kind == "table":
+                dst.view(np.float32)[:] = placed.weight.make(placed.n // placed.weight.k).reshape(-1)
+            elif placed.format == "vec":
+                self._vector(placed, tensors, dst.view(np.float32))
+            else:
+                self._matrix(placed, tensors, dst, progress)
+
+    def _vector(self, placed: PlacedWeight, tensors: Mapping[str, Tensor], dst: Any) -> None:
+        at = 0
+        for part in placed.weight.parts:
+            tensor = tensors[part.tensor]
+            dst[at : at + part.rows] = dense_weight("f32", tensor.source, tensor.read(), part.rows, 1).reshape(-1)
+            at += part.rows
+
+    def _matrix(
+        self, placed: PlacedWeight, tensors: Mapping[str, Tensor], dst: Any, progress: Callable[[int], None]
+    ) -> None:
+        at = 0
+        for part in placed.weight.parts:
+            tensor = tensors[part.tensor]
+            native.pack(
+                placed.format, tensor.source, part.rows, placed.k, tensor.read(), dst,
+                col0=at, n_total=placed.n, threads=self._team.threads,
+            )  # fmt: skip
+            at += part.rows
+            progress(tensor.nbytes)
+
+    def start(self) -> None:
+        """Make the Executable; its arrays become this backend's."""
+        addresses = {name: self.weights.address + offset for name, offset in self.offsets.items()}
+        kv = [(arena.address, self._num_blocks) for arena in self._kv]
+        self.exe = native.Executable(self._team, self._spec.native(addresses, kv=kv, arena=self._activations))
+        self.inputs = self.exe.inputs
+        self.columns = self.exe.columns
+        self.tokens = self.exe.tokens
+        self.sampled = self.exe.sampled
+        self.finite = self.exe.finite
+        self.forward = self.exe.forward
+        self.sample = self.exe.sample
+        self.set_bias = self.exe.set_bias
+        self.set_stops = self.exe.set_stops
+        self.logprobs = self.exe.logprobs
+
+    def poison(self) -> None:
+        """Fill the KV arenas with NaN: what a test does before every run, so that stale memory shows."""
+        for arena in self._kv:
+            arena.fill(0xFF)
+
+    def kv_resident(self) -> int:
+        """Bytes of KV that have been touched."""
+        return sum(arena.resident() for arena in self._kv)
+
+    def close(self) -> None:
+        if self.exe is not None:
+            self.exe.close()
+        self._team.close()
+
+
+def place(spec: ExecutableSpec) -> tuple[dict[str, int], int]:
+    """Offset of every weight in one arena, and its size in bytes."""
+    offsets: dict[str, int] = {}
+    at = 0
+    for placed in spec.weights:
+        offsets[placed.weight.name] = at
+        at += -(-placed.bytes // ALIGN) * ALIGN
+    return offsets, max(at, ALIGN)
+
+
+def load(
+    args: EngineArgs,
+    spec: ExecutableSpec,
+    checkpoint: Checkpoint,
+    *,
+    num_blocks: int,
+    progress: Callable[[float], None],
+) -> tuple[Backend, str, int]:
+    """A `Load` (runner/loader.py)."""
+    team = native.make_team(threads=args.threads, cpus=parse_cpus(args.cpus))
+    backend = NativeBackend(spec, team, num_blocks=num_blocks)
+    total = max(1, sum(t.nbytes for t in checkpoint.tensors.values()))
+    done = 0
+
+    def advance(nbytes: int) -> None:
+        nonlocal done
+        done += nbytes
+        progress(min(1.0, done / total))
+
+    backend.pack(checkpoint.tensors, progress=advance)
+    backend.start()
+    return backend, native.isa(), team.threads
+
+
+def parse_cpus(text: str | None) -> list[int] | None:
+    """ "0-3,8" as a list of CPU numbers. Raises ConfigError."""
+    if text is None:
+        return None
+    cpus: list[int] = []
+    for piece in text.split(","):
+        first, dash, last = piece.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()) or (dash and int(last) < int(first)):
+            raise ConfigError(f"--cpus: got {text!r}, allowed: numbers and ranges, as in 0-3,8")
+        cpus += range(int(first), int(last or first) + 1)
+    return cpus
