@@ -1,7 +1,7 @@
 """Random traffic through a scheduler and the fake executor, judged against each sequence alone.
 
-A `Case` is a scheduler and its surroundings; the traffic comes from its seed. `run` plays it to the end and adds to a `Counter`
-what happened, so that a test can see that the interesting things did happen.
+A `Case` is a scheduler and its surroundings; the traffic comes from its seed. `run` plays it to the end and adds to a
+`Counter` what happened, so that a test can see that the interesting things did happen.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class KVManager:
                 end -= 1
 
     def release(self, seq: Sequence) -> None:
-        """Takes everything from a sequence. Steps in flight may still write there; who gets a block next writes later."""
+        """Takes everything from a sequence. Steps in flight may still write there; the next holder writes later."""
         self.held -= seq.computed
         self.allocated -= seq.capacity
         for g, table in enumerate(seq.tables):
@@ -195,10 +195,14 @@ class KVManager:
             self.promises.make(seq, [self.hasher.name(seq, i) for i in range(min(seq.published), full)])
 
     def landed(self, step: int) -> None:
-        """Step `step` is done: what it wrote is real. Also takes the step's sample of the waste."""
+        """Step `step` is done: what it wrote is real."""
         unlanded = self._unlanded
         while unlanded and unlanded[0].ready <= step:
             unlanded.popleft()
+
+    def planned(self, positions: int) -> None:
+        """A step with so many positions was planned, over all sequences: enters the account and samples the waste."""
+        self.held += positions
         self._wasted_slots += self.allocated - self.held
         self._used_slots += self.pool.used * self.block_size
 

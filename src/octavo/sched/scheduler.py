@@ -5,7 +5,8 @@ Prefill, decode, chunks, prefix hits, drafts, preemption and resumption are that
     todo = len(tokens) + pending - computed          1: caught up, it decodes; more: a prompt, or lost KV
 
 A step is planned in this order: who waits with a better key than somebody who runs may preempt; one token for each
-caught-up sequence, then their drafts; then prompts and admissions, in turns. Nobody is admitted in a step that preempted.
+caught-up sequence, then their drafts; then prompts and admissions, in turns. Nobody is admitted in a step that
+preempted.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Scheduler:
         self._worst: Key | None = None
         """Worst key among the running; None when it must be looked for."""
         self._blocked: tuple[Sequence, int, bytes | None] | None = None
-        """The head of the queue that did not fit, the pool's releases then, the block name that would lengthen its hit."""
+        """The head of the queue that did not fit, the pool's releases then, the name that would lengthen its hit."""
         self._begin()
 
     def _begin(self) -> None:
@@ -131,7 +132,7 @@ class Scheduler:
         planned = self.config.max_num_batched_tokens - self._budget
         self.totals.steps += 1
         self.totals.computed += planned
-        self.kv.held += planned
+        self.kv.planned(planned)
         freed, self._freed = self._freed, []
         self._flights.append(Flight(self._step, self._rows, freed, trial))
         return StepPlan(self._step, self._plans, freed)
@@ -344,7 +345,7 @@ class Scheduler:
 
     # -- preemption ---------------------------------------------------------------------------------------------------
     def _jump_queue(self) -> None:
-        """Lets the head of the queue preempt strictly worse keys, if that makes room; it is admitted in a later step."""
+        """Lets the head of the queue preempt strictly worse keys, if that makes room; it is admitted later."""
         seq = self.queue.peek()
         if seq is None or not self.running or self._is_blocked(seq):
             return
