@@ -22,6 +22,8 @@ from octavo.text.tokenizer import Tokenizer
 
 MAX_SOURCE = 1_000_000
 ROLE = re.compile(r"[A-Za-z0-9_-]{1,64}")
+ROLES = frozenset(("system", "user", "assistant", "tool", "developer", "function", "ipython", "model", "observation"))
+"""Roles that a template may build markers from (`<|user|>`); of others it gets no part of a control token."""
 RESERVED = re.compile(
     r"(_.*|return_.*|tokenize|chat_template|tools|documents|conversations?|messages|padding|truncation|max_length|"
     r"add_generation_prompt|continue_final_message|[a-z]+_token|raise_exception|strftime_now|range|namespace|dict|"
@@ -124,7 +126,7 @@ class ChatTemplate:
         names: dict[str, Any] = {name: break_up(value) for name, value in kwargs.items()}
         names.update(self._special_names())
         names.update(
-            messages=[break_up(message) for message in plain],
+            messages=[break_up.message(message) for message in plain],
             tools=break_up(list(tools)) if tools else None,
             documents=None,
             add_generation_prompt=add_generation_prompt,
@@ -165,6 +167,18 @@ class _Breaker:
         if isinstance(value, list | tuple):
             return [self(item, depth=depth + 1) for item in value]
         return value
+
+    def message(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """As a call; and content or an unknown role that is the middle of a control token is broken too."""
+        result: dict[str, Any] = {key: self(value) for key, value in message.items()}
+        for key in ("role", "content"):
+            text = message[key]
+            inside = text and len(text) > 1 and any(text in control for control in self._template._control)
+            if key == "role" and (text in ROLES or not inside):
+                result[key] = text
+            elif inside:
+                result[key] = text[0] + self._guard + text[1:]
+        return result
 
     def _string(self, text: str) -> str:
         guard, template = self._guard, self._template

@@ -7,7 +7,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -21,8 +21,10 @@ INDEX = "model.safetensors.index.json"
 FLOATS = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
 IGNORED = ("rotary_emb.inv_freq", "attn.masked_bias")
 """Buffers some exporters left in: constants, not weights."""
-DEFAULTS = {"llama": {"max_position_embeddings": 2048}, "qwen2": {"max_position_embeddings": 32768}}
-SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+POSITIONS = {"llama": 2048, "qwen2": 32768}
+"""max_position_embeddings where config.json leaves it out."""
+Size = Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
+Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e12)]
 
 
 def open_directory(path: Path) -> Checkpoint:
@@ -122,64 +124,96 @@ class _Reader:
         return self.tensor.data
 
 
+class _Config(msgspec.Struct, kw_only=True):
+    """The keys of config.json that are read, with their types and the defaults of the architectures."""
+
+    model_type: str
+    hidden_size: Size
+    num_hidden_layers: Size
+    num_attention_heads: Size
+    intermediate_size: Size
+    vocab_size: Size
+    num_key_value_heads: Size | None = None
+    head_dim: Size | None = None
+    max_position_embeddings: Size | None = None
+    hidden_act: str = "silu"
+    rms_norm_eps: Positive = 1e-6
+    rope_theta: Positive | None = None
+    rope_scaling: dict[str, Any] | None = None
+    rope_parameters: dict[str, Any] | None = None
+    partial_rotary_factor: Positive | None = None
+    tie_word_embeddings: bool = False
+    sliding_window: Size | None = None
+    use_sliding_window: bool = True
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    quantization_config: dict[str, Any] | None = None
+
+
+class _Generation(msgspec.Struct):
+    """The keys of generation_config.json that are read here; the rest is handed on as it is."""
+
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+
+
+_T = TypeVar("_T")
+
+
+def _convert(path: Path, raw: Mapping[str, Any], kind: type[_T]) -> _T:
+    try:
+        return msgspec.convert(raw, kind)
+    except (msgspec.ValidationError, OverflowError) as error:
+        raise ModelError(f"{path}: {error}") from None
+
+
 def _config(
     path: Path, raw: Mapping[str, Any], generation: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> dict[str, Any]:
     """config.json with what it leaves to defaults filled in (see Checkpoint)."""
-    model_type = raw.get("model_type")
-    if not isinstance(model_type, str):
-        raise ModelError(f"{path}/config.json: model_type: got {model_type!r}, allowed: a name such as llama")
-    if raw.get("quantization_config"):
-        method = dict(raw["quantization_config"]).get("quant_method", "unknown")
-        raise ModelError(f"{path}/config.json: quantization_config: got {method!r}, allowed: none (not supported yet)")
-    for key in SIZES:
-        if not _is_size(raw.get(key)):
-            raise ModelError(f"{path}/config.json: {key}: got {raw.get(key)!r}, allowed: a whole number above 0")
-    heads = raw["num_attention_heads"]
-    rope = raw.get("rope_parameters") or {}
-    scaling = raw.get("rope_scaling") or rope or None
-    config = {
-        "head_dim": raw["hidden_size"] // heads,
-        "num_key_value_heads": heads,
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-6,
-        "tie_word_embeddings": False,
-        "max_position_embeddings": 2048,
-        **DEFAULTS.get(model_type, {}),
-        **{key: value for key, value in raw.items() if value is not None},
-    }
-    for key in ("head_dim", "num_key_value_heads", "max_position_embeddings"):
-        if not _is_size(config[key]):
-            raise ModelError(f"{path}/config.json: {key}: got {config[key]!r}, allowed: a whole number above 0")
-    config["rope_theta"] = float(raw.get("rope_theta") or rope.get("rope_theta") or 10_000.0)
-    config["rope_scaling"] = _scaling(scaling)
-    if "partial_rotary_factor" in rope:
-        config["partial_rotary_factor"] = rope["partial_rotary_factor"]
-    config["attention_bias"] = "model.layers.0.self_attn.q_proj.bias" in tensors
-    config["mlp_bias"] = "model.layers.0.mlp.up_proj.bias" in tensors
-    window = raw.get("sliding_window") if raw.get("use_sliding_window", True) else None
-    config["sliding_window"] = window
-    config["bos_token_id"] = _first(generation.get("bos_token_id"), raw.get("bos_token_id"))
-    eos = _first(generation.get("eos_token_id"), raw.get("eos_token_id"))
-    config["eos_token_id"] = [eos] if isinstance(eos, int) else list(eos or ())
+    file = path / "config.json"
+    read = _convert(file, raw, _Config)
+    if read.quantization_config:
+        method = read.quantization_config.get("quant_method", "unknown")
+        raise ModelError(f"{file}: quantization_config: got {method!r}, allowed: none (not supported yet)")
+    said = _convert(path / "generation_config.json", generation, _Generation)
+    rope = read.rope_parameters or {}
+    heads = read.num_attention_heads
+    eos = read.eos_token_id if said.eos_token_id is None else said.eos_token_id
+    config = {key: value for key, value in raw.items() if value is not None}
+    config.update(msgspec.structs.asdict(read))
+    config.update(
+        head_dim=read.head_dim or max(read.hidden_size // heads, 1),
+        num_key_value_heads=read.num_key_value_heads or heads,
+        max_position_embeddings=read.max_position_embeddings or POSITIONS.get(read.model_type, 2048),
+        rope_theta=float(read.rope_theta or _positive(file, rope, "rope_theta", 10_000.0)),
+        rope_scaling=_scaling(read.rope_scaling or rope),
+        attention_bias="model.layers.0.self_attn.q_proj.bias" in tensors,
+        mlp_bias="model.layers.0.mlp.up_proj.bias" in tensors,
+        sliding_window=read.sliding_window if read.use_sliding_window else None,
+        bos_token_id=read.bos_token_id if said.bos_token_id is None else said.bos_token_id,
+        eos_token_id=[eos] if isinstance(eos, int) else list(eos or ()),
+    )
+    partial = read.partial_rotary_factor or _positive(file, rope, "partial_rotary_factor", 1.0)
+    config["partial_rotary_factor"] = partial if partial != 1.0 else None
+    for key in ("partial_rotary_factor", "rope_parameters", "quantization_config"):
+        if config[key] is None:
+            del config[key]
     return config
 
 
-def _scaling(scaling: Any) -> dict[str, Any] | None:
+def _positive(file: Path, rope: Mapping[str, Any], key: str, default: float) -> float:
+    value = rope.get(key, default)
+    if type(value) not in (int, float) or not 0 < value < 1e12:
+        raise ModelError(f"{file}: rope_parameters.{key}: got {value!r}, allowed: a number above 0")
+    return float(value)
+
+
+def _scaling(scaling: Mapping[str, Any]) -> dict[str, Any] | None:
     """rope_scaling with `rope_type` (older files say `type`); None where it changes nothing."""
-    if not isinstance(scaling, dict):
-        return None
     kind = scaling.get("rope_type", scaling.get("type", "default"))
-    rest = {key: value for key, value in scaling.items() if key not in ("type", "rope_theta")}
+    rest = {key: value for key, value in scaling.items() if key not in ("type", "rope_theta", "partial_rotary_factor")}
     return None if kind == "default" else {**rest, "rope_type": kind}
-
-
-def _is_size(value: object) -> bool:
-    return type(value) is int and 0 < value < 2**31
-
-
-def _first(*values: Any) -> Any:
-    return next((value for value in values if value is not None), None)
 
 
 def _tokenizer_spec(path: Path, settings: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,10 +44,11 @@ def test_smollm2() -> None:
     assert len(checkpoint.content_id) == 32 and checkpoint.content_id == open_checkpoint(smollm2()).content_id
 
 
-def test_quantised_rows_are_unpermuted_whole() -> None:
-    gguf = pytest.importorskip("gguf", reason="the gguf package is the oracle and is not installed")
+def test_quantised_rows_are_unpermuted_whole(gguf_reader: Any) -> None:
+    import gguf
+
     checkpoint = open_checkpoint(smollm2())
-    stored = {tensor.name: tensor for tensor in gguf.GGUFReader(smollm2()).tensors}
+    stored = {tensor.name: tensor for tensor in gguf_reader.tensors}
     for letter, heads in (("q", 9), ("k", 3), ("v", 0)):
         tensor = stored[f"blk.7.attn_{letter}.weight"]
         want = gguf.dequantize(tensor.data, tensor.tensor_type)
@@ -138,7 +139,7 @@ def test_unsupported_types_are_named(tmp_path: Path) -> None:
     tensors = [t for t in llama_tensors() if t[0] != "blk.0.ffn_up.weight"]
     with pytest.raises(ModelError, match=r"tensor type Q4_K \(1 tensors\) not supported yet: allowed F32"):
         open_checkpoint(_made(tmp_path, tensors=[*tensors, block]))
-    with pytest.raises(ModelError, match="tensor blk.0.ssm_a is none"):
+    with pytest.raises(ModelError, match=r"tensor blk\.0\.ssm_a is none"):
         open_checkpoint(_made(tmp_path, tensors=[*llama_tensors(), ("blk.0.ssm_a", (4,), 0, bytes(16))]))
 
 
@@ -243,6 +244,7 @@ def test_directories_that_are_refused(tmp_path: Path) -> None:
         open_checkpoint(_directory(tmp_path / "int", weights=safetensors_bytes(eight)))
     for config, says in (
         ({"model_type": None}, "model_type"),
+        ({"rope_parameters": {"rope_theta": "x"}}, "rope_theta"),
         ({"hidden_size": "8"}, "hidden_size"),
         ({"num_attention_heads": True}, "num_attention_heads"),
         ({"head_dim": 0}, "head_dim"),
@@ -251,5 +253,5 @@ def test_directories_that_are_refused(tmp_path: Path) -> None:
         with pytest.raises(ModelError, match=says):
             open_checkpoint(_directory(tmp_path / "bad", config, weights=safetensors_bytes(ONE)))
     (tmp_path / "bad" / "config.json").write_text("[" * 100_000)
-    with pytest.raises(FileFormatError, match="config.json"):
+    with pytest.raises(FileFormatError, match=r"config\.json"):
         open_checkpoint(tmp_path / "bad")

