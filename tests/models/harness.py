@@ -52,6 +52,10 @@ class MemoryTensor:
     def shape(self) -> tuple[int, ...]:
         return self.values.shape
 
+    @property
+    def nbytes(self) -> int:
+        return len(self.read())
+
     def read(self) -> NDArray[np.uint8]:
         kind: Any = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16}[self.source]
         return np.frombuffer(self.values.astype(kind).tobytes(), np.uint8)

@@ -6,7 +6,8 @@ A backend is a row here, a reference kernel a function of `octavo.kernels.refere
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 OPS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "embed": (("out", "buffer"), ("weight", "weight")),
@@ -30,8 +31,7 @@ OPS: Mapping[str, tuple[tuple[str, str], ...]] = {
 """kind -> (field, how it is flattened): a view is (buffer, offset, heads, stride, width); an absent weight is -1."""
 
 
-@dataclass(frozen=True, slots=True)
-class BackendTable:
+class BackendTable(Struct, frozen=True):
     """What lowering may ask of a backend."""
 
     name: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from octavo.nn.build import Build
 from octavo.nn.linear import Linear
@@ -10,8 +10,7 @@ from octavo.program.ir import View
 from octavo.program.rope import RopeSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionShape:
+class AttentionShape(Struct, frozen=True, kw_only=True):
     """What the layers of one KV group share."""
 
     heads: int

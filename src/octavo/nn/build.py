@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from octavo.program.builder import Builder
 
 
-@dataclass(frozen=True, slots=True)
-class Build:
+class Build(Struct, frozen=True):
     """Where a layer is being built: the builder, and the prefix of its checkpoint names.
 
     What changes how *every* layer is built (a tensor-parallel group, LoRA sites) is a field here, not a branch

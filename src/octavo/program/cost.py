@@ -6,7 +6,7 @@ must come from or go to memory once: weights, K and V, and activations, as if no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from octavo.program.executable import KV_ITEMSIZE, ExecutableSpec, row_bytes
 from octavo.program.ir import Attend, Embed, Head, KVWrite, Linear, Norm, Op, Rope, View, inner, reads, writes
@@ -20,8 +20,7 @@ ROPE_FLOPS = 3
 """A column: half of two products and a sum, twice."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """A step's shape: tokens in all, logit rows, sequences, and positions in the cache of each sequence after it."""
 
     tokens: int
@@ -49,8 +48,7 @@ class Step:
         return self.seqs * (each * self.context - each * (each - 1) // 2)
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Struct, frozen=True):
     """flops: operations. weights, kv, activations: bytes."""
 
     flops: int = 0

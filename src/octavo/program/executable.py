@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from octavo.kernels import OPS
 from octavo.program.ir import Host, Op, Program, Rows, Weight
@@ -28,8 +30,7 @@ def row_bytes(dtype: str, width: int) -> int:
     return -(-size // 64) * 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """The largest step, and the longest sequence."""
 
     max_tokens: int
@@ -47,8 +48,7 @@ class Limits:
         return {Rows.T: self.max_tokens, Rows.R: self.max_rows, Rows.B: self.max_seqs}[rows]
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedBuffer:
+class PlacedBuffer(Struct, frozen=True):
     name: str
     rows: Rows
     width: int
@@ -63,8 +63,7 @@ class PlacedBuffer:
         return row_bytes(self.dtype, self.width)
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedWeight:
+class PlacedWeight(Struct, frozen=True):
     """A weight that is used, with its execution format ("vec" for vectors and tables)."""
 
     weight: Weight
@@ -78,8 +77,7 @@ class PlacedWeight:
         return 4 * self.n if self.format == "vec" else FORMATS[self.format].storage_bytes(self.n, self.k)
 
 
-@dataclass(frozen=True, slots=True)
-class KVSpec:
+class KVSpec(Struct, frozen=True):
     name: str
     dtype: str
     layers: int
@@ -93,8 +91,7 @@ class KVSpec:
         return 2 * self.layers * self.block_size * self.kv_heads * self.head_dim * KV_ITEMSIZE[self.dtype]
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """A run of ops [first, end) of one segment that all run on the device, or all on the host."""
 
     name: str
@@ -103,8 +100,7 @@ class Piece:
     host: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutableSpec:
+class ExecutableSpec(Struct, frozen=True):
     """Lowered for one backend. Op views index `buffers`; ops name weights, whose index is their place in `weights`."""
 
     program: Program

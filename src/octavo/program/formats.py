@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from octavo.errors import ConfigError, ModelError
@@ -29,8 +29,7 @@ class SourceTensor(Protocol):
         """The row-major bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Formats:
+class Formats(Struct, frozen=True):
     """`by_weight`: execution format of each linear weight. `lines`: what happens to the tensors, for the log."""
 
     by_weight: Mapping[str, str]

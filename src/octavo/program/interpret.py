@@ -7,11 +7,11 @@ hold either (docs/dev/native-abi.md). It is the specification, not fast.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from octavo.kernels.reference import attend as attention
@@ -55,8 +55,7 @@ COLUMNS: Mapping[str, tuple[str, float]] = {
 """Per-slot columns: dtype and neutral value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """The T-sized fields of a step, made from B numbers each."""
 
     token: I32

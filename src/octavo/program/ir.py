@@ -13,10 +13,11 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from octavo.program.rope import RopeSpec
@@ -36,8 +37,7 @@ class Rows(enum.StrEnum):
     """Sequences."""
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(Struct, frozen=True):
     """[rows, width] of activations; `dtype` None leaves the choice to lowering."""
 
     name: str
@@ -48,8 +48,7 @@ class Buffer:
     """Outlives the Program (logits); never reused for anything else."""
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """Columns of a buffer: head h covers [offset + h * stride, offset + h * stride + width)."""
 
     buffer: int
@@ -91,16 +90,14 @@ class View:
 
 
 # -- weights and KV ---------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A checkpoint tensor and how many rows (linear) or elements (vec) of the weight it fills, in order."""
 
     tensor: str
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class Weight:
+class Weight(Struct, frozen=True):
     """A matrix [n, k], a vector [n], or a table by position made at load.
 
     kind "linear": packed in an execution format; embeddings are linears whose rows are looked up.
@@ -125,8 +122,7 @@ class Weight:
         return cos if which == "cos" else sin
 
 
-@dataclass(frozen=True, slots=True)
-class KVGroup:
+class KVGroup(Struct, frozen=True):
     """Layers that share a block table. A block holds K and V of block_size positions, for every layer."""
 
     name: str
@@ -140,8 +136,7 @@ class KVGroup:
 
 
 # -- ops --------------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Embed:
+class Embed(Struct, frozen=True):
     """out[t] = weight[token[t]]."""
 
     kind: ClassVar[str] = "embed"
@@ -150,8 +145,7 @@ class Embed:
     weight: str
 
 
-@dataclass(frozen=True, slots=True)
-class Linear:
+class Linear(Struct, frozen=True):
     """out = x · weightᵀ + bias; with `accumulate`, out = out + that. x is a whole buffer."""
 
     kind: ClassVar[str] = "linear"
@@ -163,8 +157,7 @@ class Linear:
     accumulate: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Norm:
+class Norm(Struct, frozen=True):
     """RMS norm of the whole view, or of each head by itself."""
 
     kind: ClassVar[str] = "norm"
@@ -176,8 +169,7 @@ class Norm:
     per_head: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Rope:
+class Rope(Struct, frozen=True):
     """Rotate-half by position, on the first `rotary` columns of each head; in place where out is x."""
 
     kind: ClassVar[str] = "rope"
@@ -189,8 +181,7 @@ class Rope:
     rotary: int
 
 
-@dataclass(frozen=True, slots=True)
-class KVWrite:
+class KVWrite(Struct, frozen=True):
     """K and V of the step's tokens into the cache."""
 
     kind: ClassVar[str] = "kv_write"
@@ -201,8 +192,7 @@ class KVWrite:
     layer: int
 
 
-@dataclass(frozen=True, slots=True)
-class Attend:
+class Attend(Struct, frozen=True):
     """Causal attention of q over the cache, read through the block table."""
 
     kind: ClassVar[str] = "attend"
@@ -214,8 +204,7 @@ class Attend:
     scale: float
 
 
-@dataclass(frozen=True, slots=True)
-class Act:
+class Act(Struct, frozen=True):
     """silu(gate) * up."""
 
     kind: ClassVar[str] = "act"
@@ -225,8 +214,7 @@ class Act:
     out: View
 
 
-@dataclass(frozen=True, slots=True)
-class Add:
+class Add(Struct, frozen=True):
     """out = a + b; out may be a or b."""
 
     kind: ClassVar[str] = "add"
@@ -236,8 +224,7 @@ class Add:
     out: View
 
 
-@dataclass(frozen=True, slots=True)
-class Gather:
+class Gather(Struct, frozen=True):
     """out[r] = x[row[r]]: the rows whose logits are wanted."""
 
     kind: ClassVar[str] = "gather"
@@ -246,8 +233,7 @@ class Gather:
     out: View
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(Struct, frozen=True):
     """Logits: out[r] = x[r] · weightᵀ, f32."""
 
     kind: ClassVar[str] = "head"
@@ -257,8 +243,7 @@ class Head:
     weight: str
 
 
-@dataclass(frozen=True, slots=True)
-class Cast:
+class Cast(Struct, frozen=True):
     """x in out's dtype, rounded once. Only lowering makes these."""
 
     kind: ClassVar[str] = "cast"
@@ -270,8 +255,7 @@ class Cast:
 DeviceOp: TypeAlias = Embed | Linear | Norm | Rope | KVWrite | Attend | Act | Add | Gather | Head | Cast
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(Struct, frozen=True):
     """An op the backend lacks: the Executable is cut here and the reference computes it."""
 
     kind: ClassVar[str] = "host"
@@ -310,11 +294,10 @@ def weights_of(op: Op) -> list[str]:
 
 def with_views(op: DeviceOp, change: Mapping[str, View]) -> DeviceOp:
     """The op with some of its view fields replaced."""
-    return replace(op, **change)  # type: ignore[arg-type]  # names come from the op's own fields
+    return replace(op, **change)
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """Ops [first, end)."""
 
     name: str
@@ -322,8 +305,7 @@ class Segment:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """A model's meaning. Made by Builder.build, which validates it."""
 
     name: str

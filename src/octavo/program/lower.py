@@ -12,7 +12,9 @@ A fusion may drop a store, never a rounding that a buffer's dtype states.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from octavo.kernels import BackendTable
 from octavo.program.executable import (
@@ -45,8 +47,7 @@ from octavo.program.memory import Lifetime, plan
 from octavo.quant.table import FORMATS, GROUP
 
 
-@dataclass(slots=True)
-class _Work:
+class _Work(Struct):
     """Ops in order, each with the index of its segment; buffers may be added."""
 
     buffers: list[Buffer]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 ALIGN = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Lifetime:
+class Lifetime(Struct, frozen=True):
     """`size` bytes, alive from op `first` to op `last`, both included (an op's inputs and outputs live together)."""
 
     size: int

@@ -6,12 +6,12 @@ variant and no CPU's instruction set enters the table.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
 from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 F32: TypeAlias = NDArray[np.float32]
@@ -20,8 +20,7 @@ F64: TypeAlias = NDArray[np.float64]
 _PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494")
 
 
-@dataclass(frozen=True, slots=True)
-class Llama3Scaling:
+class Llama3Scaling(Struct, frozen=True):
     """Llama 3.1's stretch: long wavelengths are slowed by `factor`, short ones kept, between them a linear blend.
 
     Source: `rope_scaling` of the Llama 3.1 checkpoints. A dimension that turns `turns = original_len * freq / 2π` times
@@ -35,8 +34,7 @@ class Llama3Scaling:
     original_len: int
 
 
-@dataclass(frozen=True, slots=True)
-class RopeSpec:
+class RopeSpec(Struct, frozen=True):
     """Frequencies theta^(-2i/rotary), i < rotary/2, optionally scaled."""
 
     rotary: int

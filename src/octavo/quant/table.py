@@ -13,7 +13,8 @@ A joined linear whose parts differ takes the smallest format that holds them all
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from octavo.errors import ConfigError, ModelError
 
@@ -25,8 +26,7 @@ PANEL = 16
 """Rows of a weight (columns of the result) are packed in panels of 16."""
 
 
-@dataclass(frozen=True, slots=True)
-class QuantFormat:
+class QuantFormat(Struct, frozen=True):
     """One execution format. Arithmetic: docs/numerics.md, "Linear"."""
 
     name: str
@@ -62,8 +62,7 @@ FORMATS: dict[str, QuantFormat] = {
 """Smallest first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class Wishes(Struct, frozen=True, kw_only=True):
     """What the user asked for: `dtype` auto, float32 or bfloat16; `quantization` none (or None), int8 or int4."""
 
     dtype: str = "auto"
@@ -78,8 +77,7 @@ class Wishes:
             raise ConfigError(f"--quantization {self.quantization} with --dtype float32: allowed: one of the two")
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """An execution format and, for the log, what that does to the tensor."""
 
     format: str

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 F32: TypeAlias = NDArray[np.float32]
@@ -17,8 +17,7 @@ _MASK = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowParams:
+class RowParams(Struct, frozen=True, kw_only=True):
     """One slot's columns."""
 
     temperature: float

@@ -6,11 +6,11 @@ of byte j and code j + 16 in its high nibble, minus 8; q4_1 = f16 scale, f16 min
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from octavo.kernels.reference.rows import GROUP, in_groups, round_bf16
@@ -22,8 +22,7 @@ BLOCK_BYTES = {"q8_0": 34, "q4_0": 18, "q4_1": 20}
 ITEM_TYPES = {"f32": np.dtype("<f4"), "f16": np.dtype("<f2"), "bf16": np.dtype(ml_dtypes.bfloat16)}
 
 
-@dataclass(frozen=True, slots=True)
-class Grouped:
+class Grouped(Struct, frozen=True):
     """codes i32 [n, k] (signed; 0…15 where there is a minimum), scale f32 [n, G], minimum f32 [n, G] or None."""
 
     codes: NDArray[np.int32]
@@ -75,8 +74,7 @@ def quantize_weight(format: str, w: F32) -> Grouped:
     return _quantize_int4m(w)
 
 
-@dataclass(slots=True)
-class _Fit:
+class _Fit(Struct):
     """Codes of x [n, G, 32] under f16 scale and minimum [n, G], and the squared error they leave."""
 
     codes: F32
