@@ -117,6 +117,8 @@ def test_a_full_queue_refuses_at_once() -> None:
                 await last(llm, "x" * 1000, SamplingParams(n=count))
             assert time.monotonic() - began < 0.05 and 1 <= caught.value.retry_after <= 60
         assert llm.metrics.rejections.by_label["queue_full"] == 2
+        with pytest.raises(InvalidRequest, match="n: got 13, allowed: at most 12"):
+            await last(llm, "x", SamplingParams(n=13))
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -175,7 +175,9 @@ class AsyncLLM:
     def _check_room(self, count: int) -> None:
         if self._draining:
             raise QueueFull("the server is shutting down", retry_after=5)
-        open_now, limit = self._outputs.num_open + self._preparing, self.config.max_num_seqs + self.config.max_queue
+        open_now, limit = self.num_open, self.config.max_num_seqs + self.config.max_queue
+        if count > limit:
+            raise InvalidRequest.field("n", count, f"at most {limit}, what may run and wait here")
         if open_now + count > limit:
             self.metrics.rejections.inc(label="queue_full")
             rounds = math.ceil(max(1, open_now - self.config.max_num_seqs) / self.config.max_num_seqs)

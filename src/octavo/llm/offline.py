@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
@@ -48,10 +49,16 @@ class LLM:
 
     def __init__(self, model: str | EngineArgs, **options: Any) -> None:
         args = engine_args(model, options)
-        with LoadingBar() as bar:
-            self._client = InprocClient.start(args, on_progress=bar.update)
+        fronts: list[Future[ModelFront]] = []
+        with ThreadPoolExecutor(1) as pool, LoadingBar() as bar:
+            # The tokenizer is built while weights load.
+            self._client = InprocClient.start(
+                args,
+                on_progress=bar.update,
+                on_front=lambda front: fronts.append(pool.submit(ModelFront.build, front, args)),
+            )
         try:
-            self._front = ModelFront.build(self._client.front, args)
+            self._front = fronts[0].result()
             self.facts, self.config = self._client.facts, self._client.config
             self.metrics = Metrics(model=self.config.model_names[0])
             self._intake = Intake(

@@ -26,7 +26,7 @@ class LoadingBar:
 
             self._phase = phase
             shape = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}"
-            self._bar = tqdm(total=100, desc=phase, bar_format=shape, leave=False, dynamic_ncols=True)
+            self._bar = tqdm(total=100, desc=phase, bar_format=shape, leave=False, dynamic_ncols=True, mininterval=0)
         self._bar.update(round(100 * fraction) - self._bar.n)
 
     def close(self) -> None:
