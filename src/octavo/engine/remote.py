@@ -70,7 +70,8 @@ def _spawn(address: str) -> subprocess.Popen[bytes]:
         [sys.executable, "-P", "-m", "octavo.engine.proc", address],
         stdin=subprocess.PIPE,
         stdout=2,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))},
+        # NumPy's BLAS starts a thread a core at import; kernels have their own team.
+        env={"OPENBLAS_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))},
         start_new_session=True,
     )
 
