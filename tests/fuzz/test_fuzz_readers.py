@@ -93,7 +93,7 @@ def fuzz(use: Callable[[Path], None], path: Path, whole: bytes, *, within: int, 
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert 0 < accepted < CASES, f"{accepted} accepted: the mutations test nothing"
+    assert accepted < CASES, "no mutant is refused: the mutations test nothing"
     assert peak < 64_000_000, f"{peak} bytes for a file of {len(whole)}"
 
 
