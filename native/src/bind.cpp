@@ -15,6 +15,7 @@
 #include "octavo/cpu.h"
 #include "octavo/executable.h"
 #include "octavo/pack.h"
+#include "octavo/sampler.h"
 #include "octavo/team.h"
 
 namespace nb = nanobind;
@@ -159,21 +160,27 @@ ExecutableSpec read_spec(const nb::dict& d) {
 // What Python holds. Arrays own a share of the C++ object, never this one: no reference cycles.
 struct PyExecutable {
     std::shared_ptr<Executable> exe;
-    nb::object arena, inputs, tokens;
+    std::shared_ptr<Sampler> sampler;
+    nb::object arena, inputs, tokens, columns, sampled, finite;
 
     Executable& get() const {
         if (!exe) throw std::runtime_error("the executable is closed");
         return *exe;
     }
+    Sampler& sampling() const {
+        get();
+        return *sampler;
+    }
     void close() {
         exe.reset();
-        arena = inputs = tokens = nb::none();
+        sampler.reset();
+        arena = inputs = tokens = columns = sampled = finite = nb::none();
     }
 };
 
-template <class T>
-nb::object array(const std::shared_ptr<Executable>& exe, T* data, std::initializer_list<std::size_t> shape) {
-    nb::capsule owner(new std::shared_ptr<Executable>(exe), [](void* p) noexcept { delete static_cast<std::shared_ptr<Executable>*>(p); });
+template <class T, class Owner>
+nb::object array(const std::shared_ptr<Owner>& exe, T* data, std::initializer_list<std::size_t> shape) {
+    nb::capsule owner(new std::shared_ptr<Owner>(exe), [](void* p) noexcept { delete static_cast<std::shared_ptr<Owner>*>(p); });
     return nb::cast(nb::ndarray<nb::numpy, T>(data, shape, owner));
 }
 
@@ -190,7 +197,16 @@ void make_executable(PyExecutable* self, std::shared_ptr<Team> team, const nb::d
         tables.append(array(exe, table.data(), {static_cast<std::size_t>(spec.limits.max_seqs), static_cast<std::size_t>(spec.limits.max_blocks)}));
     inputs["table"] = tables;
     nb::object tokens = array(exe, exe->tokens(), {static_cast<std::size_t>(spec.limits.max_seqs), static_cast<std::size_t>(spec.limits.max_len)});
-    new (self) PyExecutable{exe, d["arena"], inputs, tokens};
+    auto sampler = std::make_shared<Sampler>(exe);
+    nb::dict columns;
+    Columns& c = sampler->columns();
+    const auto column = [&](const char* name, auto& values) { columns[name] = array(sampler, values.data(), {values.size()}); };
+    column("temperature", c.temperature), column("top_k", c.top_k), column("top_p", c.top_p), column("min_p", c.min_p);
+    column("presence", c.presence), column("frequency", c.frequency), column("repetition", c.repetition);
+    column("seed", c.seed), column("num_prompt", c.num_prompt), column("min_tokens", c.min_tokens), column("flags", c.flags);
+    nb::object sampled = array(sampler, sampler->sampled().data(), {sampler->sampled().size()});
+    nb::object finite = array(sampler, sampler->finite().data(), {sampler->finite().size()});
+    new (self) PyExecutable{exe, sampler, d["arena"], inputs, tokens, columns, sampled, finite};
 }
 
 }  // namespace
@@ -243,6 +259,29 @@ NB_MODULE(_native, m) {
         .def("__init__", &make_executable, "team"_a, "spec"_a)
         .def_ro("inputs", &PyExecutable::inputs)
         .def_ro("tokens", &PyExecutable::tokens)
+        .def_ro("columns", &PyExecutable::columns)
+        .def_ro("sampled", &PyExecutable::sampled)
+        .def_ro("finite", &PyExecutable::finite)
+        .def("sample", [](PyExecutable& self, std::int64_t num_seqs) {
+            Sampler& sampler = self.sampling();
+            nb::gil_scoped_release release;
+            sampler.sample(num_seqs);
+        }, "num_seqs"_a)
+        .def("set_bias", [](PyExecutable& self, std::int64_t slot, Ints ids, Floats values) {
+            self.sampling().set_bias(slot, {ids.data(), ids.data() + ids.size()}, {values.data(), values.data() + values.size()});
+        }, "slot"_a, "ids"_a, "values"_a)
+        .def("set_stops", [](PyExecutable& self, std::int64_t slot, Ints ids) {
+            self.sampling().set_stops(slot, {ids.data(), ids.data() + ids.size()});
+        }, "slot"_a, "ids"_a)
+        .def("logprobs", [](PyExecutable& self, std::int64_t row, std::int32_t target, std::int32_t top) {
+            Sampler& sampler = self.sampling();
+            Sampler::Logprobs found;
+            {
+                nb::gil_scoped_release release;
+                found = sampler.logprobs(row, target, top);
+            }
+            return std::make_tuple(found.chosen, found.rank, found.ids, found.values);
+        }, "row"_a, "target"_a, "top"_a)
         .def("forward", [](PyExecutable& self, std::int64_t num_seqs, const nb::object& segment) {
             Executable& exe = self.get();
             const std::string name = segment.is_none() ? std::string() : nb::cast<std::string>(segment);

@@ -43,6 +43,8 @@ public:
 
     // The step at hand: logits [num_rows] of the last head op, and the batch index of each row.
     std::int64_t num_rows() const { return num_rows_; }
+    std::int64_t num_seqs() const { return num_seqs_; }
+    std::int64_t row_position(std::int64_t row) const { return pos_[static_cast<std::size_t>(row_[static_cast<std::size_t>(row)])]; }
     const float* logits(std::int64_t row) const;
     float* logits(std::int64_t row);
     const std::vector<std::int32_t>& row_seq() const { return row_seq_; }
@@ -116,7 +118,7 @@ private:
     Arena tokens_;
     std::vector<std::int32_t> token_, pos_, row_, row_seq_;
     std::vector<std::vector<std::int64_t>> kv_slot_;
-    std::int64_t num_tokens_ = 0, num_rows_ = 0;
+    std::int64_t num_tokens_ = 0, num_rows_ = 0, num_seqs_ = 0;
     View logits_{};
 
     std::int64_t scratch_bytes_ = 0;

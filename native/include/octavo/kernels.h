@@ -78,12 +78,23 @@ struct AttendSplit {
     std::int32_t parts;
 };
 
+constexpr std::int64_t kVocabPiece = 1024;
+
+struct LogitScan {
+    float max;
+    std::int32_t argmax;
+    bool finite;
+};
+
 struct Kernels {
     const char* isa;
     // Rows [first, last) of one op. `scratch` holds 3 rows of the widest buffer.
     void (*rows)(const RowOp& op, std::int64_t first, std::int64_t last, float* scratch);
     void (*attend)(const AttendOp& op, const AttendItem& item, std::uint8_t* scratch);
     void (*attend_fold)(const AttendOp& op, const AttendSplit& split, std::uint8_t* scratch);
+    LogitScan (*scan_logits)(const float* x, std::int64_t n);
+    void (*exp_logits)(const float* x, std::int64_t n, float temperature, float top, float* e, float* sums);
+    void (*sum_pieces)(float* e, std::int64_t n, float* sums);
     void (*linear_panels)(const LinearTask& task);
     void (*quantize_row)(const float* x, std::int64_t width, std::uint8_t* row);
     void (*dequantize_row)(const LinearWeight& weight, std::int64_t column, float* out);

@@ -49,6 +49,7 @@ void Executable::build_batch(std::int64_t num_seqs) {
     }
     num_tokens_ = token;
     num_rows_ = row;
+    num_seqs_ = num_seqs;
 }
 
 void Executable::build_tokens(std::int64_t seq, std::int64_t& token) {

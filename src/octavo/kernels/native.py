@@ -1,0 +1,91 @@
+"""The native backend's module, with what only Python decides: which instruction set, how many threads, on which CPUs.
+
+`OCTAVO_ISA` lowers the instruction set (scalar, avx2, avx512vnni, avx512bf16).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from octavo import _native
+from octavo._native import Arena as Arena
+from octavo._native import Executable as Executable
+from octavo._native import Team as Team
+from octavo._native import can_pack as can_pack
+from octavo._native import isa as isa
+from octavo._native import isa_note as isa_note
+from octavo._native import isas as isas
+from octavo._native import pack as pack
+from octavo._native import packed_bytes as packed_bytes
+from octavo._native import row_bytes as row_bytes
+from octavo._native import set_isa as set_isa
+from octavo._native import unpack_rows as unpack_rows
+from octavo.errors import ConfigError
+
+_CPU = Path("/sys/devices/system/cpu")
+
+
+def use_environment(name: str | None) -> None:
+    """Choose the instruction set `name` (None keeps the best). Raises ConfigError for one that cannot run here."""
+    if not name:
+        return
+    if name not in isas():
+        allowed = ", ".join(isas())
+        raise ConfigError(f"OCTAVO_ISA: got {name!r} ({isa_note(name)}), allowed here: {allowed}")
+    _native.set_isa(name)
+
+
+def physical_cores(allowed: Sequence[int]) -> list[int]:
+    """One CPU a physical core, of the CPUs in `allowed`, in order."""
+    first: dict[str, int] = {}
+    for cpu in sorted(allowed):
+        try:
+            core = (_CPU / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text().strip()
+        except OSError:
+            core = str(cpu)
+        first.setdefault(core, cpu)
+    return list(first.values())
+
+
+def quota_cpus() -> float | None:
+    """CPUs' worth of time the control group allows, None where it sets no limit."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        pass
+    try:
+        quota_us = int(Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").read_text())
+        period_us = int(Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us").read_text())
+        return quota_us / period_us if quota_us > 0 else None
+    except (OSError, ValueError):
+        return None
+
+
+def default_threads() -> int:
+    """One thread a physical core of the affinity mask, no more than the control group's quota."""
+    cores = len(physical_cores(sorted(os.sched_getaffinity(0))))
+    quota = quota_cpus()
+    return max(1, cores if quota is None else min(cores, int(quota)))
+
+
+def make_team(*, threads: int | None = None, cpus: Sequence[int] | None = None) -> Team:
+    """The kernel team; the caller of a step is its thread 0.
+
+    `cpus` pins every thread but the caller's; without it nobody is pinned, so that a front end on the same cores finds
+    room. Raises ConfigError for a CPU outside the affinity mask or a senseless count.
+    """
+    allowed = sorted(os.sched_getaffinity(0))
+    for cpu in cpus or ():
+        if cpu not in allowed:
+            raise ConfigError(f"--cpus: got {cpu}, allowed: {', '.join(map(str, allowed))}")
+    if threads is None:
+        threads = len(cpus) if cpus else default_threads()
+    if not 1 <= threads <= 1024:
+        raise ConfigError(f"--threads: got {threads}, allowed: 1 to 1024")
+    return Team(threads, list(cpus or ()), False)
+
+
+use_environment(os.environ.get("OCTAVO_ISA"))
