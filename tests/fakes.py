@@ -7,7 +7,9 @@ import codecs
 import hashlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from octavo.config.args import EngineArgs
 from octavo.config.resolve import EngineConfig, resolve
@@ -136,6 +138,7 @@ class FakeAsyncLLM:
         max_queue: int = 1024,
         default_sampling: Mapping[str, Any] | None = None,
         fail_at: int | None = None,
+        policy: Literal["fcfs", "priority"] = "fcfs",
     ) -> None:
         self.answer, self.delay, self.first_delay, self.fail_at = answer, delay, first_delay, fail_at
         self.facts = Facts(
@@ -149,7 +152,13 @@ class FakeAsyncLLM:
             num_blocks=129,
             eos_ids=(EOS,),
         )
-        args = EngineArgs(model="fake", served_model_name=tuple(model_names), executor="fake", max_queue=max_queue)
+        args = EngineArgs(
+            model="fake",
+            served_model_name=tuple(model_names),
+            executor="fake",
+            max_queue=max_queue,
+            scheduling_policy=policy,
+        )
         self.config: EngineConfig = resolve(args, self.facts)
         self.tokenizer = FakeTokenizer()
         self.chat_template: object | None = "fake" if template else None
@@ -204,6 +213,8 @@ class FakeAsyncLLM:
     async def _run(
         self, name: str, prompt: str | Sequence[int], ids: list[int], params: SamplingParams
     ) -> AsyncIterator[RequestOutput]:
+        room = self.config.max_model_len - len(ids)
+        params = msgspec.structs.replace(params, max_tokens=min(room, params.max_tokens or room))
         seqs = [_Seq(self._stream(ids, params, index), params, index) for index in range(params.n)]
         prompt_logprobs: list[TokenLogprobs | None] | None = None
         if (top := params.prompt_logprobs) is not None:
@@ -225,8 +236,7 @@ class FakeAsyncLLM:
                 return
 
     def _stream(self, ids: list[int], params: SamplingParams, index: int) -> list[int]:
-        room = self.config.max_model_len - len(ids)
-        count = room if params.max_tokens is None else min(room, params.max_tokens)
+        count = params.max_tokens or 0
         answer = [*self.answer(ids)]
         if index:
             answer = [*f"[{index}] ".encode(), *answer]
@@ -255,7 +265,9 @@ class FakeAsyncLLM:
             raise EngineDead("engine process 123 ended: /secret/path")
 
     def stats(self) -> EngineStats:
-        return EngineStats(running=len(self.open), num_blocks=128, used_blocks=len(self.open), block_size=16)
+        fields = dict.fromkeys(EngineStats.__struct_fields__, 0)
+        fields |= {"running": len(self.open), "blocks_total": 128, "blocks_used": len(self.open)}
+        return EngineStats(**fields)
 
     async def close(self) -> None:
         self.closed = True

@@ -45,8 +45,10 @@ async def ask(
     headers: Mapping[str, str] | None = None,
     leave_after: int | None = None,
     leave_at: float | None = None,
+    slow: float = 0.0,
 ) -> Reply:
-    """One request. `leave_after` k body chunks, or `leave_at` seconds, the client is gone."""
+    """One request. `leave_after` k body chunks, or `leave_at` seconds, the client is gone. `slow`: seconds it takes for
+    each message."""
     body = raw if raw is not None else (b"" if data is None else json.dumps(data).encode())
     given = {"host": "x"} | ({"content-type": "application/json"} if method == "POST" else {}) | dict(headers or {})
     scope = {
@@ -80,6 +82,8 @@ async def ask(
             reply.headers = {k.decode(): v.decode() for k, v in message["headers"]}
             return
         assert reply.status and not reply.complete
+        if slow:
+            await asyncio.sleep(slow)
         if message.get("body"):
             reply.chunks.append(message["body"])
         if not message.get("more_body", False):

@@ -66,6 +66,7 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     (TEXT, {"prompt": "a", "logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias", "1024"),
     (TEXT, {"prompt": "a", "seed": 2**80}, "seed", ""),
     (TEXT, {"prompt": "a", "priority": 2**40}, "priority", ""),
+    (TEXT, {"prompt": "a", "priority": 1}, "priority", "--scheduling-policy"),
     (TEXT, {"prompt": "a", "cache_salt": ""}, "cache_salt", "1 to 256"),
     (TEXT, {"prompt": "a", "stream_options": {}}, "stream_options", "stream"),
     (TEXT, {"prompt": "a", "stream": True, "stream_options": {"x": 1}}, "stream_options.x", "no such field"),
@@ -346,14 +347,14 @@ def test_keys_can_be_kept_apart_in_the_cache() -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.com", ""])
 def test_open_addresses_need_a_key(host: str) -> None:
     with pytest.raises(ConfigError, match="--insecure"):
-        ServerConfig(host=host)
-    ServerConfig(host=host, insecure=True)
-    ServerConfig(host=host, api_key=("k",))
+        ServerConfig(host=host).check_exposure()
+    ServerConfig(host=host, insecure=True).check_exposure()
+    ServerConfig(host=host, api_key=("k",)).check_exposure()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
 def test_loopback_needs_none(host: str) -> None:
-    ServerConfig(host=host)
+    ServerConfig(host=host).check_exposure()
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,13 @@ def test_key_from_the_environment() -> None:
         assert "secret-key" not in server.stderr()
 
 
+def test_an_open_address_needs_a_key_which_may_come_from_the_environment() -> None:
+    with live(config={"host": "0.0.0.0"}, wait_ready=False) as server:
+        assert server.process.wait(10) == 3 and "--insecure" in server.stderr()
+    with live(config={"host": "0.0.0.0"}, env={"OCTAVO_API_KEY": "k"}) as server:
+        assert server.get("/version")[0] == 401
+
+
 def test_only_loopback_listens(server: Live) -> None:
     pid = server.process.pid
     inodes = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}

@@ -158,7 +158,7 @@ def test_chat() -> None:
 
 
 def test_chat_parameters_reach_the_engine() -> None:
-    llm = FakeAsyncLLM(default_sampling={"temperature": 0.6, "top_p": 0.9})
+    llm = FakeAsyncLLM(default_sampling={"temperature": 0.6, "top_p": 0.9}, policy="priority")
     given = {
         "temperature": 0, "top_k": 5, "min_p": 0.1, "presence_penalty": 0.5, "frequency_penalty": -0.5,
         "repetition_penalty": 1.1, "seed": 7, "stop": ["a", "b"], "stop_token_ids": [3], "ignore_eos": True,

@@ -75,6 +75,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         # The value of a key never enters a message.
         if any(not key.isprintable() or not key.isascii() or " " in key or not key for key in self.api_key):
             raise ConfigError("--api-key: a key must be printable ASCII without spaces, and not empty")
+
+    def check_exposure(self) -> None:
+        """Raises ConfigError where strangers could use the server. Apart from the other checks because keys may still
+        come from the environment."""
         if not (self.uds or self.api_key or self.insecure or is_loopback(self.host)):
             raise ConfigError(
                 f"--host: got {self.host!r} without a key; anybody who reaches that address could use the server. "

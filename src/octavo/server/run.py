@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -73,6 +74,8 @@ def run(start: Start, config: ServerConfig, *, on_ready: Callable[[str], None] |
     import uvloop
 
     begin = time.monotonic()
+    config.check_exposure()
+    _raise_file_limit()
     sock = bind(config)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -82,6 +85,16 @@ def run(start: Start, config: ServerConfig, *, on_ready: Callable[[str], None] |
         if config.uds is not None:
             with contextlib.suppress(OSError):
                 os.unlink(config.uds)
+
+
+def _raise_file_limit() -> None:
+    """A connection is a file, and the usual soft limit of 1,024 is less than max_open_requests."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class Life:
@@ -161,6 +174,9 @@ class Life:
             app.attach(llm)
             if not deaths:
                 self._on_ready(self._ready_line(llm))
+            # What is there now stays; later collections need not look at it.
+            gc.collect()
+            gc.freeze()
             await self._until_dead(llm)
             now = time.monotonic()
             deaths = [at for at in deaths if now - at < RESTART_WINDOW] + [now]

@@ -11,7 +11,7 @@ from octavo.server.decode import check_free_form, decode
 from octavo.server.exchange import Exchange
 from octavo.server.openai.answer import Job, usage_of
 from octavo.server.openai.logprobs import chat_scores, prompt_scores
-from octavo.server.openai.params import RESERVED_KWARGS, chat_params, check_model, plain_messages
+from octavo.server.openai.params import RESERVED_KWARGS, chat_params, check_model, check_priority, plain_messages
 from octavo.server.openai.protocol import ChatBody, ChatChoice, ChatLogprobs, ChatMessage, ChatReply, ReplyMessage
 from octavo.server.ports import LLMPort
 from octavo.server.sse import EventWriter, StreamHead
@@ -26,6 +26,7 @@ async def chat_completions(app: App, exchange: Exchange) -> None:
     config = app.config
     body = decode(exchange.data, ChatBody)
     model = check_model(body.model, llm.model_names)
+    check_priority(body.priority, llm.config.scheduler.policy)
     params = chat_params(body, llm.default_sampling)
     if params.n > config.max_streams:
         raise InvalidRequest.field("n", params.n, f"at most {config.max_streams}")

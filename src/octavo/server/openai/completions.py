@@ -10,7 +10,7 @@ from octavo.server.decode import decode
 from octavo.server.exchange import Exchange
 from octavo.server.openai.answer import Job, usage_of
 from octavo.server.openai.logprobs import TextScores, prompt_scores
-from octavo.server.openai.params import check_model, completion_params, prompts_of
+from octavo.server.openai.params import check_model, check_priority, completion_params, prompts_of
 from octavo.server.openai.protocol import CompletionBody, CompletionReply, TextChoice, TextLogprobs
 from octavo.server.ports import LLMPort
 from octavo.server.sse import EventWriter, StreamHead
@@ -25,6 +25,7 @@ async def completions(app: App, exchange: Exchange) -> None:
     config = app.config
     body = decode(exchange.data, CompletionBody)
     model = check_model(body.model, llm.model_names)
+    check_priority(body.priority, llm.config.scheduler.policy)
     params = completion_params(body, llm.default_sampling)
     prompts = prompts_of(body, llm.facts.vocab_size, config.max_prompts)
     if len(prompts) * params.n > config.max_streams:

@@ -110,6 +110,15 @@ def chat_params(body: ChatBody, defaults: Mapping[str, Any]) -> SamplingParams:
     return SamplingParams(**fields)
 
 
+def check_priority(priority: int, policy: str) -> None:
+    """Raises InvalidRequest where a priority would be ignored."""
+    if priority and policy != "priority":
+        raise InvalidRequest(
+            f"priority: got {priority}, allowed: 0 (this server was started without --scheduling-policy priority)",
+            param="priority",
+        )
+
+
 def check_model(name: str | None, served: Sequence[str]) -> str:
     """The name to answer with. Raises: NotFound, listing what is served."""
     if name is None or name == "":
