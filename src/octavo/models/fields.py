@@ -73,6 +73,9 @@ def rope(config: Config, rotary: int) -> RopeSpec:
     found = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(found, Mapping):
         raise refuse("rope_parameters", found, "a table of parameters")
+    for key, value in found.items():
+        if isinstance(value, Mapping):
+            raise refuse(f"rope_parameters.{key}", value, "one set of parameters for all layers")
     kind = found.get("rope_type") or found.get("type") or "default"
     theta = number(found, "rope_theta", number(config, "rope_theta", 10000.0), where="rope_parameters.")
     partial = found.get("partial_rotary_factor", config.get("partial_rotary_factor"))
@@ -92,6 +95,17 @@ def rope(config: Config, rotary: int) -> RopeSpec:
     if scaling.low_freq_factor >= scaling.high_freq_factor:
         raise refuse(where + "low_freq_factor", scaling.low_freq_factor, f"below {scaling.high_freq_factor}")
     return RopeSpec(rotary, theta, scaling)
+
+
+def full_attention_only(config: Config) -> None:
+    """Refuse a window on any layer. A `sliding_window` that `use_sliding_window` turns off is none."""
+    kinds = config.get("layer_types") or []
+    if any(kind != "full_attention" for kind in kinds):
+        raise refuse("layer_types", sorted(set(kinds)), "'full_attention' (windows are not served yet)")
+    switch = config.get("use_sliding_window")
+    if flag(config, "use_sliding_window", False) or (switch is None and config.get("sliding_window") is not None):
+        key = "sliding_window" if switch is None else "use_sliding_window"
+        raise refuse(key, config[key], "null or false (windows are not served yet)")
 
 
 def unknown_bias(config: Config, *keys: str) -> None:

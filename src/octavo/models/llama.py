@@ -31,8 +31,7 @@ class LlamaDecoderLayer:
 class LlamaForCausalLM:
     def __init__(self, b: Build, config: Config) -> None:
         fields.only(config, "hidden_act", "silu")
-        if config.get("sliding_window") is not None:
-            raise fields.refuse("sliding_window", config["sliding_window"], "null (windows are not served yet)")
+        fields.full_attention_only(config)
         width = fields.integer(config, "hidden_size")
         vocab = fields.integer(config, "vocab_size")
         heads, kv_heads, head_dim = fields.heads(config, width)

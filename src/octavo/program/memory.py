@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -37,8 +38,7 @@ def plan(items: Sequence[Lifetime], *, align: int = ALIGN) -> tuple[list[int], i
                 break
             at = max(at, -(-end // align) * align)
         offsets[i] = at
-        placed.append((at, at + item.size, item))
-        placed.sort(key=lambda p: p[0])
+        insort(placed, (at, at + item.size, item), key=lambda p: p[0])
         total = max(total, at + item.size)
     return offsets, -(-total // align) * align
 

@@ -82,7 +82,7 @@ def kept(x: F64, params: RowParams) -> NDArray[np.bool_]:
 def sample(logits: F32, params: RowParams, known: I32) -> int:
     """The token at position len(known) of a sequence whose row of raw logits [vocab] this is."""
     x = adjusted(logits, params, known)
-    if params.temperature == 0:
+    if params.temperature == 0 or x.max() == -np.inf:  # every id forbidden: the lowest, as greedy would
         return int(np.argmax(x))
     scaled = x.astype(np.float64) / params.temperature
     p = np.exp(scaled - scaled.max())
