@@ -119,3 +119,11 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in [*PAGES, ROOT / "SECURITY.md"]:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_files_that_pages_name_exist() -> None:
+    """`sched/kv.py`, `runner/`, `octavo/errors.py`: relative to the package, the repository, or src."""
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs" / "how-it-works.md"]:
+        for name in re.findall(r"`([a-z_]+/[\w./-]*?)`", page.read_text()):
+            places = (ROOT / "src" / "octavo", ROOT, ROOT / "src", ROOT / "tests")
+            assert any((place / name).exists() for place in places), f"{page.name} names {name}"

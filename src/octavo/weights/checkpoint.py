@@ -2,73 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from octavo.errors import ModelError
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-SOURCES: dict[str, tuple[int, int]] = {
-    "f32": (1, 4),
-    "f16": (1, 2),
-    "bf16": (1, 2),
-    "q8_0": (32, 34),
-    "q4_0": (32, 18),
-    "q4_1": (32, 20),
-}
-"""Source format -> (elements a block, bytes a block). Blocks run along the last dimension."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """A tensor of a checkpoint, not read yet."""
-
-    name: str
-    """Hugging Face name, `model.layers.0.self_attn.q_proj.weight`."""
-    source: str
-    """A key of SOURCES."""
-    shape: tuple[int, ...]
-    """Outermost first; a weight is (outputs, inputs)."""
-    load: Callable[[], bytes | memoryview] = field(repr=False, compare=False)
-
-    @property
-    def nbytes(self) -> int:
-        block, size = SOURCES[self.source]
-        return math.prod(self.shape) // block * size
-
-    def read(self) -> NDArray[np.uint8]:
-        """The row-major source bytes, uint8[nbytes], read-only: a view of the mapped file where no rows move."""
-        import numpy as np  # the only place: opening a checkpoint for its vocabulary must not load NumPy
-
-        return np.frombuffer(self.load(), dtype=np.uint8)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
-    """What a model's files say, in one vocabulary.
-
-    `config` has Hugging Face keys for every kind of file: model_type, hidden_size, num_hidden_layers,
-    num_attention_heads, num_key_value_heads, head_dim, intermediate_size, hidden_act, rms_norm_eps, rope_theta,
-    rope_scaling (None or a dict with rope_type), vocab_size, max_position_embeddings, tie_word_embeddings,
-    attention_bias, bos_token_id, and eos_token_id as a list of every id that ends a turn.
-    """
-
-    path: Path
-    config: dict[str, Any]
-    tensors: Mapping[str, Tensor]
-    tokenizer_spec: dict[str, Any]
-    """Plain data for text.Tokenizer.from_spec: {"format": "gguf", …} or {"format": "json", …}."""
-    chat_template: str | None
-    generation_config: dict[str, Any]
-    content_id: bytes
-    """32 bytes that change when the model's files do. An identity for caches, not an integrity check: sizes, headers
-    and the first bytes of each tensor enter, not every weight."""
+from octavo.weights.tensors import SOURCES as SOURCES
+from octavo.weights.tensors import Checkpoint as Checkpoint
+from octavo.weights.tensors import Tensor as Tensor
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:

@@ -12,8 +12,8 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from octavo.errors import FileFormatError, ModelError
-from octavo.weights.checkpoint import Checkpoint, Tensor
 from octavo.weights.safetensors import SafeTensor, SafetensorsFile
+from octavo.weights.tensors import Checkpoint, Tensor
 
 MAX_JSON = 64_000_000
 MAX_TOKENIZER = 256_000_000

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from octavo.errors import FileFormatError, ModelError
-from octavo.weights.checkpoint import SOURCES, Checkpoint, Tensor
 from octavo.weights.gguf import GGUFArray, GGUFFile, GGUFTensor
+from octavo.weights.tensors import SOURCES, Checkpoint, Tensor
 
 ARCHITECTURES = ("llama", "qwen2")
 TOP = {
