@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import math
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from octavo import LLM, AsyncLLM, EngineArgs, SamplingParams
 from octavo.types import RequestOutput
 from tests.tiny import dense_logits, write_tiny
 
-OPTIONS: dict[str, Any] = {"executor": "reference", "dtype": "float32", "num_kv_blocks": 65, "max_num_seqs": 8}
+Options = dict[str, Any]
 PROMPTS = [[5, 9, 200], list(range(40)), [7], [65, 66, 67] * 11]
 
 
@@ -23,9 +24,17 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny(tmp_path_factory.mktemp("tiny"), "llama")
 
 
+@pytest.fixture(scope="module", params=["reference", "native"])
+def options(request: pytest.FixtureRequest) -> Options:
+    """Engine arguments of each executor that computes."""
+    if request.param == "native" and importlib.util.find_spec("octavo._native") is None:
+        pytest.skip("the native module is not built")
+    return {"executor": request.param, "dtype": "float32", "num_kv_blocks": 65, "max_num_seqs": 8, "threads": 1}
+
+
 @pytest.fixture(scope="module")
-def llm(directory: Path) -> Any:
-    with LLM(str(directory), **OPTIONS) as made:
+def llm(directory: Path, options: Options) -> Any:
+    with LLM(str(directory), **options) as made:
         yield made
 
 
@@ -76,14 +85,14 @@ def test_a_seed_says_the_same_in_every_company(llm: LLM) -> None:
     assert len({tuple(one) for one in many}) == 4
 
 
-def test_unseeded_answers_differ_and_an_engine_seed_repeats(directory: Path, llm: LLM) -> None:
+def test_unseeded_answers_differ_and_an_engine_seed_repeats(directory: Path, options: Options, llm: LLM) -> None:
     params = SamplingParams(temperature=1, max_tokens=12, ignore_eos=True)
     assert ids(llm.generate(PROMPTS[0], params, use_tqdm=False)) != ids(
         llm.generate(PROMPTS[0], params, use_tqdm=False)
     )
     runs = []
     for _ in range(2):
-        with LLM(str(directory), seed=3, **OPTIONS) as made:
+        with LLM(str(directory), seed=3, **options) as made:
             runs.append(ids(made.generate(PROMPTS, params, use_tqdm=False)))
     assert runs[0] == runs[1]
 
@@ -96,12 +105,12 @@ def test_prefix_hits_change_nothing(llm: LLM) -> None:
     assert cold.outputs[0].token_ids == warm.outputs[0].token_ids
 
 
-def test_a_pool_for_two_serves_twenty_with_the_same_answers(directory: Path, llm: LLM) -> None:
+def test_a_pool_for_two_serves_twenty_with_the_same_answers(directory: Path, options: Options, llm: LLM) -> None:
     """R14: preempted and resumed sequences answer as if alone."""
     prompts = [[i, i + 1, i + 2] * 8 for i in range(12)]
     params = [SamplingParams(temperature=i % 2, max_tokens=40, seed=i, ignore_eos=True) for i in range(12)]
     free = ids(llm.generate(prompts, params, use_tqdm=False))
-    with LLM(str(directory), **(OPTIONS | {"num_kv_blocks": 9, "max_model_len": 112})) as tight:
+    with LLM(str(directory), **(options | {"num_kv_blocks": 9, "max_model_len": 112})) as tight:
         assert ids(tight.generate(prompts, params, use_tqdm=False)) == free
         assert tight.stats().preemptions > 0 and tight.stats().blocks_used == 0
 
@@ -122,12 +131,12 @@ def test_chat_and_text(llm: LLM) -> None:
     assert out.outputs[0].text == llm.tokenizer.decode(out.outputs[0].token_ids)
 
 
-def test_the_engine_process_says_the_same(llm: LLM, directory: Path) -> None:
+def test_the_engine_process_says_the_same(llm: LLM, directory: Path, options: Options) -> None:
     params = [SamplingParams(temperature=i % 2, max_tokens=9, seed=i, ignore_eos=True) for i in range(4)]
     expected = ids(llm.generate(PROMPTS, params, use_tqdm=False))
 
     async def run() -> list[list[int]]:
-        async with await AsyncLLM.start(EngineArgs(model=str(directory), **OPTIONS)) as made:
+        async with await AsyncLLM.start(EngineArgs(model=str(directory), **options)) as made:
             assert made.model_names == [directory.name] and made.facts.architecture == "LlamaForCausalLM"
 
             async def one(prompt: list[int], params: SamplingParams) -> list[int]:
