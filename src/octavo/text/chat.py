@@ -102,7 +102,7 @@ class ChatTemplate:
             if at % 2:
                 ids.append(self._control[piece][0])
             elif plain := piece.replace(guard, ""):
-                ids.extend(self._tokenizer.encode(plain, add_bos=False))
+                ids.extend(self._tokenizer.encode(plain, add_bos=False, after_control=at > 0))
         return ids
 
     def _protected(

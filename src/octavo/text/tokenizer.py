@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 MARKER = re.compile(r"<[|｜].*[|｜]>", re.DOTALL)
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 LONG_TEXT = 8_000
+AFTER = "\ufdef"
+"""Stands for a control token before a text; a noncharacter, in no vocabulary."""
 UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
 """Token types of tokenizer.ggml.token_type."""
 
@@ -61,6 +63,7 @@ class Tokenizer:
         self.special_ids = frozenset(self.control) | frozenset(eos_ids)
         """Left out of decoded text by default."""
         self._plain = _without_control(backend)
+        self._continued = _without_control(backend, mark=AFTER) if alphabet == "metaspace" else None
         self._bytes: list[bytes | None] = [None] * self.vocab_size
 
     @classmethod
@@ -76,21 +79,26 @@ class Tokenizer:
     def from_gguf(cls, metadata: Mapping[str, object], *, eos_ids: Sequence[int] | None = None) -> Tokenizer:
         """From the `tokenizer.*` keys of a GGUF file. Raises ModelError (other vocabularies or pre-tokenizers)."""
         model = metadata.get("tokenizer.ggml.model")
-        if model != "gpt2":
-            raise ModelError(
-                f"tokenizer.ggml.model: got {model!r}, allowed: 'gpt2' (byte-level BPE; more are not supported yet)"
-            )
-        rule = find(str(metadata.get("tokenizer.ggml.pre", "default")))
-        backend = _bpe(metadata, rule)
+        if model == "gpt2":
+            rule = find(str(metadata.get("tokenizer.ggml.pre", "default")))
+            backend, add_bos, strip_start = _bpe(metadata, rule), rule.add_bos, False
+        elif model == "llama":
+            strip_start = metadata.get("tokenizer.ggml.add_space_prefix", True) is True
+            backend, add_bos = _sentencepiece(metadata, prefix=strip_start), True
+        else:
+            allowed = "'gpt2' (byte-level BPE) or 'llama' (SentencePiece BPE); others are not supported yet"
+            raise ModelError(f"tokenizer.ggml.model: got {model!r}, allowed: {allowed}")
         if eos_ids is None:
             eos = (_token_id(metadata.get(f"tokenizer.ggml.{key}_token_id")) for key in ("eos", "eot"))
             eos_ids = sorted({i for i in eos if i is not None})
+        bos_id = _token_id(metadata.get("tokenizer.ggml.bos_token_id"))
         return cls(
             backend,
-            alphabet="bytes",
-            bos_id=_token_id(metadata.get("tokenizer.ggml.bos_token_id")),
+            alphabet="bytes" if model == "gpt2" else "metaspace",
+            strip_start=strip_start,
+            bos_id=bos_id,
             eos_ids=eos_ids,
-            add_bos=bool(metadata.get("tokenizer.ggml.add_bos_token", rule.add_bos)),
+            add_bos=bool(metadata.get("tokenizer.ggml.add_bos_token", add_bos)) and bos_id is not None,
         )
 
     @classmethod
@@ -132,20 +140,27 @@ class Tokenizer:
             add_bos=add_bos and bos_id is not None,
         )
 
-    def encode(self, text: str, *, add_bos: bool | None = None, parse_special: bool = False) -> list[int]:
-        """Token ids of `text`. `add_bos`: None does what the model's tokenizer does; a BOS is never doubled. Raises
-        InvalidRequest for text that is not Unicode (lone surrogates)."""
-        backend = self._backend if parse_special else self._plain
+    def encode(
+        self, text: str, *, add_bos: bool | None = None, parse_special: bool = False, after_control: bool = False
+    ) -> list[int]:
+        """Token ids of `text`. `add_bos`: None does what the model's tokenizer does; a BOS is never doubled.
+        `after_control`: the (plain) text goes on after a control token; some tokenizers put a space before the first
+        text only. Raises InvalidRequest for text that is not Unicode (lone surrogates)."""
+        backend, marker = (self._backend if parse_special else self._plain), ""
+        if after_control and self._continued is not None and AFTER not in text:
+            backend, marker = self._continued, AFTER
         try:
             if len(text) <= LONG_TEXT:
-                ids: list[int] = backend.encode(text, add_special_tokens=False).ids
+                ids: list[int] = backend.encode(marker + text, add_special_tokens=False).ids
             else:
                 # The batch call releases the GIL where the plain one holds it: 180,000 tokens stall the other threads
                 # for 46 ms instead of 2.4 s. It starts worker threads, so short texts keep to the plain one.
-                (encoding,) = backend.encode_batch_fast([text], add_special_tokens=False)
+                (encoding,) = backend.encode_batch_fast([marker + text], add_special_tokens=False)
                 ids = encoding.ids
         except (UnicodeEncodeError, TypeError):
             raise InvalidRequest("text: got a string with lone surrogates, allowed: valid Unicode") from None
+        if marker:
+            del ids[0]
         bos = self.bos_id
         if (self.add_bos if add_bos is None else add_bos) and bos is not None and ids[:1] != [bos]:
             ids.insert(0, bos)
@@ -220,32 +235,59 @@ def _decoding(decoder: dict[str, Any] | None) -> tuple[str, bool]:
 
 
 def _bpe(metadata: Mapping[str, object], rule: PreTokenizer) -> Backend:
-    from tokenizers import AddedToken, models
     from tokenizers import Tokenizer as Backend
+    from tokenizers import models
 
-    tokens, merges = (_strings(metadata, f"tokenizer.ggml.{key}") for key in ("tokens", "merges"))
-    kinds = metadata.get("tokenizer.ggml.token_type", ())
-    types = list(kinds) if isinstance(kinds, Sequence) else []
-    if types and len(types) != len(tokens):
-        raise ModelError(f"tokenizer.ggml.token_type: got {len(types)} entries, allowed: {len(tokens)}, one a token")
-    vocab = dict(zip(tokens, range(len(tokens)), strict=True))
-    if len(vocab) != len(tokens):
-        raise ModelError(
-            f"tokenizer.ggml.tokens: got {len(tokens) - len(vocab)} doubled entries, allowed: each token once"
-        )
+    tokens, types = _vocabulary(metadata)
+    merges = _strings(metadata, "tokenizer.ggml.merges")
     try:
         pairs: list[Any] = [tuple(merge.split(" ")) for merge in merges]
+        vocab = dict(zip(tokens, range(len(tokens)), strict=True))
         backend = Backend(models.BPE(vocab=vocab, merges=pairs, ignore_merges=rule.ignore_merges))
     except Exception as error:  # the package raises bare Exception
         raise ModelError(f"tokenizer.ggml.merges: {error}") from None
     install(rule, backend)
-    added = [
-        (text, kind) for text, kind in zip(tokens, types, strict=False) if kind in (UNKNOWN, CONTROL, USER_DEFINED)
-    ]
+    _add_tokens(backend, tokens, types)
+    return backend
+
+
+def _sentencepiece(metadata: Mapping[str, object], *, prefix: bool) -> Backend:
+    from octavo.text import sentencepiece
+
+    tokens, types = _vocabulary(metadata)
+    value = metadata.get("tokenizer.ggml.scores")
+    scores: list[Any] = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else []
+    if len(scores) != len(tokens) or not all(isinstance(score, int | float) for score in scores):
+        raise ModelError(f"tokenizer.ggml.scores: got {len(scores)} entries, allowed: {len(tokens)} numbers")
+    unknown = _token_id(metadata.get("tokenizer.ggml.unknown_token_id", 0))
+    name = tokens[unknown] if unknown is not None and unknown < len(tokens) else None
+    backend = sentencepiece.build(tokens, scores, types or [1] * len(tokens), unknown=name, prefix=prefix)
+    _add_tokens(backend, tokens, types)
+    return backend
+
+
+def _vocabulary(metadata: Mapping[str, object]) -> tuple[list[str], list[Any]]:
+    """(tokens, their types or nothing), each token once."""
+    tokens = _strings(metadata, "tokenizer.ggml.tokens")
+    kinds = metadata.get("tokenizer.ggml.token_type", ())
+    types = list(kinds) if isinstance(kinds, Sequence) else []
+    if types and len(types) != len(tokens):
+        raise ModelError(f"tokenizer.ggml.token_type: got {len(types)} entries, allowed: {len(tokens)}, one a token")
+    doubled = len(tokens) - len(set(tokens))
+    if doubled:
+        raise ModelError(f"tokenizer.ggml.tokens: got {doubled} doubled entries, allowed: each token once")
+    return tokens, types
+
+
+def _add_tokens(backend: Backend, tokens: Sequence[str], types: Sequence[object]) -> None:
+    """Control and user-defined tokens are matched before anything else. They are in the vocabulary: ids stay."""
+    from tokenizers import AddedToken
+
+    kinds = (UNKNOWN, CONTROL, USER_DEFINED)
+    added = [(text, kind) for text, kind in zip(tokens, types, strict=False) if kind in kinds]
     special = [AddedToken(text, special=True, normalized=False) for text, kind in added if kind != USER_DEFINED]
     backend.add_special_tokens(special)
     backend.add_tokens([AddedToken(text, normalized=False) for text, kind in added if kind == USER_DEFINED])
-    return backend
 
 
 def _strings(metadata: Mapping[str, object], key: str) -> list[str]:
@@ -271,8 +313,9 @@ def _is_control(token: AddedToken) -> bool:
     return bool(token.special) or MARKER.fullmatch(token.content) is not None
 
 
-def _without_control(backend: Backend) -> Backend:
-    """The same tokenizer, deaf to control tokens. Model, normalizer and pre-tokenizer are shared, not copied."""
+def _without_control(backend: Backend, *, mark: str | None = None) -> Backend:
+    """The same tokenizer, deaf to control tokens. Model, normalizer and pre-tokenizer are shared, not copied. `mark`:
+    one more token, above all others."""
     from tokenizers import AddedToken
     from tokenizers import Tokenizer as Backend
 
@@ -292,5 +335,7 @@ def _without_control(backend: Backend) -> Backend:
             special=_is_control(token),
         )
         (plain.add_special_tokens if copy.special else plain.add_tokens)([copy])
+    if mark is not None:
+        plain.add_tokens([AddedToken(mark, normalized=False)])
     plain.encode_special_tokens = True
     return plain

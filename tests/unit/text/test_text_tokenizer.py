@@ -124,7 +124,8 @@ def test_metaspace(metaspace: Tokenizer) -> None:
 
 
 REFUSED = {
-    "model": ({"tokenizer.ggml.model": "llama"}, "tokenizer.ggml.model: got 'llama'"),
+    "model": ({"tokenizer.ggml.model": "bert"}, "tokenizer.ggml.model: got 'bert'"),
+    "scores": ({"tokenizer.ggml.model": "llama"}, "tokenizer.ggml.scores: got 0 entries"),
     "pre": ({"tokenizer.ggml.pre": "martian"}, "tokenizer.ggml.pre: got 'martian'"),
     "tokens": ({"tokenizer.ggml.tokens": [1, 2]}, "tokenizer.ggml.tokens"),
     "no tokens": ({"tokenizer.ggml.tokens": []}, "tokenizer.ggml.tokens"),
