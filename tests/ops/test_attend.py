@@ -1,0 +1,187 @@
+"""Paged attention: values against dense NumPy in float64, bits across variants, chunkings, threads and block places.
+
+The KV arena starts as NaN: a stale number that meets arithmetic shows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.ops.native_net import F32, ISAS, Net, bf16
+
+HEADS = [(9, 3, 64), (14, 2, 64), (4, 4, 80), (2, 1, 128), (3, 3, 20), (2, 1, 256), (8, 2, 96), (1, 1, 2)]
+"""Query heads, KV heads, width: SmolLM2, Qwen2, and widths that are no multiple of 16 or 32."""
+
+
+class Case:
+    """One sequence's q, k and v."""
+
+    def __init__(self, length: int, heads: tuple[int, int, int], *, seed: int = 0, scale: float = 1.0) -> None:
+        rng = np.random.default_rng(seed)
+        self.length, (self.q_heads, self.kv_heads, self.dim) = length, heads
+        self.q = (rng.standard_normal((length, self.q_heads * self.dim)) * scale).astype(np.float32)
+        self.k = rng.standard_normal((length, self.kv_heads * self.dim)).astype(np.float32)
+        self.v = rng.standard_normal((length, self.kv_heads * self.dim)).astype(np.float32)
+
+    def dense(self, dtype: str) -> NDArray[np.float64]:
+        """[length, q_heads * dim], causal, of numbers rounded as the cache holds them."""
+        q, k, v = (bf16(x) if dtype == "bf16" else x for x in (self.q, self.k, self.v))
+        q3 = q.reshape(self.length, self.q_heads, self.dim).astype(np.float64)
+        k3 = np.repeat(k.reshape(self.length, self.kv_heads, self.dim), self.q_heads // self.kv_heads, axis=1)
+        v3 = np.repeat(v.reshape(self.length, self.kv_heads, self.dim), self.q_heads // self.kv_heads, axis=1)
+        s = np.einsum("thd,shd->hts", q3, k3.astype(np.float64)) / np.sqrt(self.dim)
+        s = np.where(np.tril(np.ones((self.length, self.length), bool)), s, -np.inf)
+        p = np.exp(s - s.max(-1, keepdims=True))
+        p /= p.sum(-1, keepdims=True)
+        return np.einsum("hts,shd->thd", p, v3.astype(np.float64)).reshape(self.length, -1)
+
+
+def make_net(case: Case, dtype: str, *, seqs: int = 1, out: str = "f32", q: str = "f32", **options: Any) -> Net:
+    size = options.get("block_size", 16)
+    total = case.length + 3
+    net = Net(max_tokens=total * seqs, max_len=total, max_seqs=max(seqs, 1), **options)
+    widths = (case.q_heads * case.dim, case.kv_heads * case.dim, case.kv_heads * case.dim)
+    buffers = [net.buffer(q if i == 0 else "f32", w) for i, w in enumerate(widths)]
+    result = net.buffer(out, widths[0])
+    group = net.group(dtype, kv_heads=case.kv_heads, head_dim=case.dim, num_blocks=seqs * (-(-total // size)) + 1, layers=2)
+    k, v = net.view(buffers[1], heads=case.kv_heads), net.view(buffers[2], heads=case.kv_heads)
+    net.op("kv_write", *k, *v, group, 1)
+    net.op("attend", *net.view(buffers[0], heads=case.q_heads), *net.view(result), group, 1, case.dim**-0.5)
+    return net
+
+
+def run(net: Net, case: Case, chunks: list[int], *, seed: int = 0) -> F32:
+    """The output for the sequence computed in chunks, its blocks scattered."""
+    blocks = -(-case.length // net.block_size)
+    table = np.random.default_rng(seed).permutation(np.arange(1, net.kv[0]["num_blocks"]))[:blocks].tolist()
+    net.build()
+    net.kv_arena.fill(0xFF)
+    outs, start = [], 0
+    for count in chunks:
+        rows = slice(start, start + count)
+        for buffer, x in enumerate((case.q, case.k, case.v)):
+            net.write(buffer, x[rows])
+        net.forward([count], starts=[start], tables=[table])
+        outs.append(net.read(3, count))
+        start += count
+    assert start == case.length
+    return np.concatenate(outs)
+
+
+def chunked(length: int, size: int) -> list[int]:
+    return [min(size, length - i) for i in range(0, length, size)]
+
+
+def check(got: F32, case: Case, dtype: str) -> None:
+    want = case.dense(dtype)
+    tolerance = 2e-5 if dtype == "f32" else 1.5e-2
+    np.testing.assert_allclose(got, want, rtol=0, atol=tolerance * np.abs(want).max())
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("heads", HEADS)
+def test_values(heads: tuple[int, int, int], dtype: str, isa: str) -> None:
+    case = Case(150, heads)
+    net = make_net(case, dtype, isa=isa)
+    check(run(net, case, [150]), case, dtype)
+    net.close()
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("heads", HEADS)
+def test_bits(heads: tuple[int, int, int], dtype: str) -> None:
+    """Whole, token by token, and in chunks; every variant, both thread counts: one result."""
+    case = Case(150, heads, seed=1)
+    seen: dict[str, bytes] = {}
+    for isa in ISAS:
+        for threads in (1, 2):
+            net = make_net(case, dtype, isa=isa, threads=threads)
+            for size in (150, 130, 64, 7, 1) if isa != "scalar" else (150, 7):
+                seen[f"{isa} {threads} {size}"] = run(net, case, chunked(150, size), seed=size).tobytes()
+            net.close()
+    first = seen["scalar 1 150"]
+    assert all(bits == first for bits in seen.values()), [name for name, bits in seen.items() if bits != first]
+
+
+@pytest.mark.parametrize("block_size", [8, 16, 32, 64])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_block_sizes(block_size: int, dtype: str) -> None:
+    case = Case(147, (6, 2, 64), seed=2)
+    results = set()
+    for isa in ISAS:
+        net = make_net(case, dtype, isa=isa, block_size=block_size)
+        whole = run(net, case, [147])
+        check(whole, case, dtype)
+        results |= {whole.tobytes(), run(net, case, chunked(147, 5)).tobytes()}
+        net.close()
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_spans(dtype: str) -> None:
+    """Contexts across 512 and 1,024 keys; one decode row is split over spans where threads would idle."""
+    case = Case(1100, (3, 1, 64), seed=3, scale=2.0)
+    results: dict[str, bytes] = {}
+    best = ISAS[-1]
+    for threads in (1, 2, 3):
+        net = make_net(case, dtype, isa=best, threads=threads)
+        whole = run(net, case, [1100])
+        check(whole, case, dtype)
+        results[f"whole {threads}"] = whole.tobytes()
+        results[f"130 {threads}"] = run(net, case, chunked(1100, 130)).tobytes()
+        results[f"decode {threads}"] = run(net, case, [500, *[1] * 30, 480, *[1] * 30, 30, *[1] * 30]).tobytes()
+        net.close()
+    net = make_net(case, dtype, isa="scalar")
+    results["scalar"] = run(net, case, [1070, *[1] * 30]).tobytes()
+    net.close()
+    assert len(set(results.values())) == 1, [k for k, v in results.items() if v != results["scalar"]]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_neighbours(threads: int) -> None:
+    """A batch of prefills and decodes at once gives each sequence what it gets alone."""
+    case = Case(300, (9, 3, 64), seed=4)
+    alone = run(net := make_net(case, "bf16"), case, [300])
+    net.close()
+    net = make_net(case, "bf16", seqs=4, threads=threads)
+    per = -(-303 // 16)
+    tables = [list(range(1 + b * per, 1 + (b + 1) * per)) for b in range(4)]
+    done = [0, 0, 0, 0]
+    for counts in ([200, 3, 64, 130], [1, 150, 1, 1], [7, 1, 200, 100]):
+        for buffer, x in enumerate((case.q, case.k, case.v)):
+            net.write(buffer, np.concatenate([x[d : d + c] for d, c in zip(done, counts, strict=True)]))
+        net.forward(counts, starts=done, tables=tables)
+        got, at = net.read(3, sum(counts)), 0
+        for b, count in enumerate(counts):
+            assert (got[at : at + count] == alone[done[b] : done[b] + count]).all(), (b, count)
+            at, done[b] = at + count, done[b] + count
+    net.close()
+
+
+@pytest.mark.parametrize("heads", [(9, 3, 64), (4, 4, 80), (2, 1, 20)])
+@pytest.mark.parametrize("out", ["bf16", "q8"])
+def test_outputs(out: str, heads: tuple[int, int, int]) -> None:
+    """A narrower output is the f32 result rounded once; (80, 20): heads that end inside a group of 32."""
+    case = Case(40, heads, seed=5)
+    full = run(net := make_net(case, "bf16"), case, [40])
+    net.close()
+    for isa in ISAS:
+        got = run(net := make_net(case, "bf16", out=out, q="bf16", isa=isa, threads=2), case, [33, 7])
+        net.close()
+        if out == "bf16":
+            assert (got == bf16(full)).all()
+        else:
+            assert np.abs(got - full).max() <= np.abs(full).max() / 127 * 0.51
+
+
+def test_large_scores() -> None:
+    """Scores far apart: weights underflow to 0 and earlier sums are scaled away."""
+    case = Case(200, (2, 2, 32), seed=6, scale=60.0)
+    got = {isa: run(make_net(case, "f32", isa=isa), case, chunked(200, 33)) for isa in ISAS}
+    check(got["scalar"], case, "f32")
+    assert all((x == got["scalar"]).all() for x in got.values())

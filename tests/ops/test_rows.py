@@ -1,0 +1,194 @@
+"""Row ops: values against NumPy in float64, bits of every variant against scalar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.ops.native_net import ISAS, Net, bf16
+
+WIDTHS = [16, 20, 33, 96, 576, 1000]
+RNG = np.random.default_rng(5)
+TOKENS = 5
+
+
+def everywhere(make: Callable[[Net], int], fill: Callable[[Net], None], **forward: Any) -> np.ndarray:
+    """The output buffer's values; asserts that every variant and thread count gives scalar's bits."""
+    seen: dict[tuple[str, int], bytes] = {}
+    values = None
+    for isa in ISAS:
+        for threads in (1, 2):
+            net = Net(isa=isa, threads=threads, max_tokens=TOKENS, max_len=64)
+            out = make(net)
+            fill(net)
+            net.forward([TOKENS], **forward)
+            values = net.read(out, TOKENS)
+            seen[isa, threads] = net.bits(out, TOKENS)
+            net.close()
+    assert all(bits == seen["scalar", 1] for bits in seen.values()), [k for k, v in seen.items() if v != seen["scalar", 1]]
+    assert values is not None
+    return values
+
+
+def close(got: Any, want: Any, dtype: str) -> None:
+    want = np.asarray(want)
+    if dtype == "f32":
+        np.testing.assert_allclose(got, want, rtol=3e-6, atol=1e-6)
+    elif dtype == "bf16":
+        np.testing.assert_allclose(got, want, rtol=2**-8, atol=1e-6)
+    else:
+        top = np.abs(want).max()
+        assert np.abs(got - want).max() <= top / 127 * 0.51
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "q8"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_norm(width: int, dtype: str) -> None:
+    x = RNG.standard_normal((TOKENS, width)).astype(np.float32) * 3
+    w = RNG.standard_normal(width).astype(np.float32)
+
+    def make(net: Net) -> int:
+        a, y = net.buffer("f32", width), net.buffer(dtype, width)
+        net.op("norm", *net.view(a), *net.view(y), net.vec(w), 1e-5, 0)
+        return y
+
+    x64 = x.astype(np.float64)
+    want = x64 / np.sqrt((x64**2).mean(1, keepdims=True) + 1e-5) * w
+    close(everywhere(make, lambda net: net.write(0, x)), want, dtype)
+
+
+def test_norm_per_head() -> None:
+    x = RNG.standard_normal((TOKENS, 60)).astype(np.float32)
+    w = RNG.standard_normal(20).astype(np.float32)
+
+    def make(net: Net) -> int:
+        a, y = net.buffer("f32", 60), net.buffer("f32", 60)
+        net.op("norm", *net.view(a, heads=3), *net.view(y, heads=3), net.vec(w), 1e-6, 1)
+        return y
+
+    h = x.astype(np.float64).reshape(TOKENS, 3, 20)
+    want = (h / np.sqrt((h**2).mean(2, keepdims=True) + 1e-6) * w).reshape(TOKENS, 60)
+    close(everywhere(make, lambda net: net.write(0, x)), want, "f32")
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "q8"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_act(width: int, dtype: str) -> None:
+    x = (RNG.standard_normal((TOKENS, 2 * width)) * 6).astype(np.float32)
+    x[0, :4] = [-200, -90, 90, 200]
+
+    def make(net: Net) -> int:
+        a, y = net.buffer("f32", 2 * width), net.buffer(dtype, width)
+        net.op("act", *net.view(a, 0, width=width), *net.view(a, width, width=width), *net.view(y))
+        return y
+
+    g, u = x[:, :width].astype(np.float64), x[:, width:].astype(np.float64)
+    close(everywhere(make, lambda net: net.write(0, x)), g / (1 + np.exp(-g)) * u, dtype)
+
+
+@pytest.mark.parametrize(("heads", "width", "rotary"), [(3, 64, 64), (2, 20, 20), (2, 80, 32), (1, 256, 256)])
+def test_rope(heads: int, width: int, rotary: int) -> None:
+    n = heads * width
+    x = RNG.standard_normal((TOKENS, n + 8)).astype(np.float32)
+    angle = np.arange(64)[:, None] / 100.0 ** (np.arange(rotary // 2) / (rotary // 2))
+    cos, sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+
+    def make(net: Net) -> int:
+        a = net.buffer("f32", n + 8)
+        view = net.view(a, 8, heads, width, width)
+        net.op("rope", *view, *view, net.vec(cos), net.vec(sin), rotary)
+        return a
+
+    got = everywhere(make, lambda net: net.write(0, x), starts=[7])
+    h = x[:, 8:].reshape(TOKENS, heads, width).astype(np.float64)
+    c, s = cos[7 : 7 + TOKENS, None], sin[7 : 7 + TOKENS, None]
+    x0, x1 = h[..., : rotary // 2], h[..., rotary // 2 : rotary]
+    want = np.concatenate([x0 * c - x1 * s, x1 * c + x0 * s, h[..., rotary:]], -1).reshape(TOKENS, n)
+    close(got[:, 8:], want, "f32")
+    assert (got[:, :8] == x[:, :8]).all()
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "q8"])
+def test_add_and_cast(dtype: str) -> None:
+    """Two ops of one stage; strided heads are gathered."""
+    x = RNG.standard_normal((TOKENS, 80)).astype(np.float32)
+    y = RNG.standard_normal((TOKENS, 48)).astype(np.float32)
+
+    def make(net: Net) -> int:
+        a, b, s, out = net.buffer("f32", 80), net.buffer("bf16", 48), net.buffer("f32", 48), net.buffer(dtype, 48)
+        net.op("add", *net.view(a, 8, 3, 24, 16), *net.view(b), *net.view(s))
+        net.op("cast", *net.view(s), *net.view(out))
+        return out
+
+    def fill(net: Net) -> None:
+        net.write(0, x)
+        net.write(1, y)
+
+    picked = x[:, 8:].reshape(TOKENS, 3, 24)[..., :16].reshape(TOKENS, 48)
+    close(everywhere(make, fill), picked + bf16(y), dtype)
+
+
+def test_q8_edges() -> None:
+    """Zeros, a tie, and the extremes of a group."""
+    x = np.zeros((TOKENS, 40), np.float32)
+    x[1, :3] = [127, 0.5, 1.5]
+    x[2, 32:] = -3
+    x[3] = np.float32(1e-38)
+
+    def make(net: Net) -> int:
+        a, out = net.buffer("f32", 40), net.buffer("q8", 40)
+        net.op("cast", *net.view(a), *net.view(out))
+        return out
+
+    got = everywhere(make, lambda net: net.write(0, x))
+    assert (got[0] == 0).all()
+    assert got[1, :3].tolist() == [127, 0, 2]
+    assert (got[2, 32:] == -3).all()
+
+
+def test_embed_and_gather() -> None:
+    table = RNG.standard_normal((64, 40)).astype(np.float32)
+    for isa in ISAS:
+        net = Net(isa=isa, vocab=64)
+        w = net.matrix("f32", "f32", 64, 40, table.view(np.uint8))
+        x, rows = net.buffer("f32", 40), net.buffer("f32", 40, "R")
+        net.op("embed", x, w)
+        net.op("gather", x, rows)
+        ids = [[3, 9, 63], [0, 1]]
+        net.forward([3, 2], rows=[1, 2], tokens=ids)
+        assert (net.read(x, 5) == table[[3, 9, 63, 0, 1]]).all()
+        assert (net.read(rows, 3) == table[[63, 0, 1]]).all()
+        net.close()
+
+
+def test_inputs_are_checked() -> None:
+    net = Net(max_tokens=4)
+    a = net.buffer("f32", 16)
+    net.op("add", *net.view(a), *net.view(a), *net.view(a))
+    net.forward([2])
+    for bad in ({"counts": [5]}, {"counts": [0]}, {"counts": [2], "starts": [63]}, {"counts": [2], "rows": [3]}):
+        with pytest.raises(ValueError):
+            net.forward(**bad)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="segment"):
+        net.forward([2], segment="no such")
+    net.close()
+
+
+def test_specs_are_checked() -> None:
+    def refuse(*op: Any) -> None:
+        net = Net()
+        net.buffer("f32", 16)
+        net.buffer("q8", 16)
+        net.op(*op)
+        with pytest.raises(ValueError, match="executable spec"):
+            net.build()
+
+    refuse("no_such_op", 1)
+    refuse("add", 0, 0, 1, 16, 16)
+    refuse("add", *(0, 0, 1, 16, 16), *(0, 8, 1, 16, 16), *(0, 0, 1, 16, 16))
+    refuse("add", *(1, 0, 1, 16, 16), *(0, 0, 1, 16, 16), *(0, 0, 1, 16, 16))
+    refuse("norm", *(0, 0, 1, 16, 16), *(0, 0, 1, 16, 16), 0, 1e-5, 0)
+    refuse("gather", 0, 0)
