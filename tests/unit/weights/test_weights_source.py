@@ -6,7 +6,9 @@ import base64
 import hashlib
 import multiprocessing
 import zipfile
+from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -201,3 +203,72 @@ def test_choice_of_a_file(choice: str, files: list[str], want: str | None) -> No
 def test_choices_that_are_none(choice: str, files: list[str], says: str) -> None:
     with pytest.raises(FetchError, match=says):
         choose_file("o/m", choice, files)
+
+
+class FakeHub:
+    """Stands for huggingface_hub: records what is asked, answers from a list of files."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, files: list[str]) -> None:
+        import huggingface_hub as hub
+
+        self.folder, self.files, self.asked = folder, files, []
+        for name in ("list_repo_files", "hf_hub_download", "snapshot_download"):
+            monkeypatch.setattr(hub, name, getattr(self, name))
+        monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+
+    def list_repo_files(self, repo: str, **options: Any) -> list[str]:
+        self.asked.append(("list", repo, options))
+        return self.files
+
+    def hf_hub_download(self, repo: str, name: str, **options: Any) -> str:
+        self.asked.append(("file", name, options))
+        return str(self.folder / name)
+
+    def snapshot_download(self, repo: str, **options: Any) -> str:
+        self.asked.append(("snapshot", repo, options))
+        return str(self.folder)
+
+
+def test_repositories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hub = FakeHub(monkeypatch, tmp_path, ["config.json", "model.safetensors", "pytorch_model.bin", "modeling_evil.py"])
+    assert resolve_model("org/name", revision="v1", progress=False) == ModelSource(tmp_path, "org/name")
+    options = hub.asked[-1][2]
+    assert options["revision"] == "v1" and options["local_files_only"] is False
+    patterns, ignored = options["allow_patterns"], options["ignore_patterns"]
+    taken = [f for f in [*hub.files, "original/x.safetensors"] if any(fnmatch(f, p) for p in patterns)]
+    assert [f for f in taken if not any(fnmatch(f, p) for p in ignored)] == ["config.json", "model.safetensors"]
+    hub.files = GGUFS
+    assert resolve_model("org/name:Q8_0", progress=False) == ModelSource(tmp_path / "m-Q8_0.gguf", "org/name")
+    with pytest.raises(FetchError, match="choose one"):
+        resolve_model("org/name", progress=False)
+
+
+def test_repositories_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "m-Q4_0.gguf").write_bytes(b"")
+    hub = FakeHub(monkeypatch, tmp_path, [])
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert resolve_model("org/name", progress=False).path == tmp_path / "m-Q4_0.gguf"
+    assert [kind for kind, _, _ in hub.asked] == ["snapshot", "file"]
+    assert all(options["local_files_only"] for _, _, options in hub.asked)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("GatedRepoError", "is gated"),
+        ("RepositoryNotFoundError", "no such repository"),
+        ("ConnectError", "ConnectError: why"),
+    ],
+)
+def test_reasons(name: str, says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hub = FakeHub(monkeypatch, tmp_path, [])
+
+    def fail(repo: str, **options: Any) -> list[str]:
+        raise type(name, (Exception,), {})("why\nmore")
+
+    import huggingface_hub
+
+    monkeypatch.setattr(huggingface_hub, "list_repo_files", fail)
+    with pytest.raises(FetchError, match=says):
+        resolve_model("org/name", progress=False)
+    assert not hub.asked
