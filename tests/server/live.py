@@ -22,7 +22,7 @@ def main() -> None:
     import msgspec
 
     from octavo.config.server import ServerConfig
-    from octavo.errors import OctavoError
+    from octavo.errors import DoesNotFit, OctavoError
     from octavo.obs.log import configure
     from octavo.server.run import run, with_env_keys
     from tests.fakes import FakeAsyncLLM
@@ -36,6 +36,8 @@ def main() -> None:
         nonlocal starts
         starts += 1
         await asyncio.sleep(wishes.get("load_seconds", 0.0))
+        if message := wishes.get("fails"):
+            raise DoesNotFit(message)
         llm = FakeAsyncLLM(**wishes.get("fake", {}))
         if starts == 1 and (after := wishes.get("dies_after")):
             asyncio.get_running_loop().call_later(after, setattr, llm, "dead", True)

@@ -121,7 +121,7 @@ def test_five_hundred_disconnects_leak_nothing() -> None:
                 how = (
                     {"leave_after": 1 + index % 5} if data["stream"] and index % 4 == 1 else {"leave_at": rng.random()}
                 )
-                works.append(ask(app, "POST", TEXT, data, **how))  # type: ignore[arg-type]
+                works.append(ask(app, "POST", TEXT, data, **how))
             await asyncio.gather(*works)
             await settled(app, llm)
 

@@ -84,8 +84,10 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     (CHAT, {"messages": HI, "logprobs": True, "top_logprobs": 21}, "top_logprobs", "0 to 20"),
     (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role", "robot"),
     (CHAT, {"messages": [{"role": "user"}]}, "messages[0].content", "required"),
-    (CHAT, {"messages": [{"role": "user", "content": "x", "tool_calls": []}]},
-     "messages[0].tool_calls", "no such field"),
+    (CHAT, {"messages": [{"role": "user", "content": "x", "tool_calls": [1]}]},
+     "messages[0].tool_calls", "not supported"),
+    (CHAT, {"messages": [{"role": "user", "content": "x", "refusal": "no"}]}, "messages[0].refusal", "not supported"),
+    (CHAT, {"messages": [{"role": "user", "content": "x", "colour": 1}]}, "messages[0].colour", "no such field"),
     (CHAT, {"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text", "required"),
     (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]},
      "messages[0].content[0].image_url", ""),
@@ -326,7 +328,12 @@ def test_comparison_is_constant_time_over_all_keys(monkeypatch: pytest.MonkeyPat
 
     seen = []
     real = hmac.compare_digest
-    monkeypatch.setattr(hmac, "compare_digest", lambda a, b: seen.append((len(a), len(b))) or real(a, b))
+
+    def compare(a: bytes, b: bytes) -> bool:
+        seen.append((len(a), len(b)))
+        return real(a, b)
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
     Keys(["a", "b" * 500, "c"]).check(b"Bearer a")
     assert seen == [(32, 32)] * 3
 

@@ -50,6 +50,12 @@ def test_loading_is_told_and_a_busy_port_at_once() -> None:
             time.sleep(0.05)
 
 
+def test_a_model_that_cannot_be_loaded_ends_the_server() -> None:
+    with live(fails="weights: 9 GiB, allowed: 1 GiB", wait_ready=False) as server:
+        assert server.process.wait(10) == 3
+        assert server.stderr().strip() == "DoesNotFit: weights: 9 GiB, allowed: 1 GiB"
+
+
 def test_sigterm_while_loading_ends_quickly() -> None:
     with live(config={"port": free_port()}, load_seconds=60, wait_ready=False) as server:
         assert server.stop(timeout=5) == 0
@@ -75,7 +81,7 @@ def test_after_the_grace_time_requests_end_with_a_reason() -> None:
         results: list[bytes] = []
         whole = {**STREAM, "stream": False}
         threads = [
-            threading.Thread(target=lambda d=d: results.append(server.exchange(post("/v1/completions", d))))  # type: ignore[misc]
+            threading.Thread(target=lambda d=d: results.append(server.exchange(post("/v1/completions", d))))
             for d in (STREAM, whole)
         ]
         for thread in threads:
@@ -211,6 +217,8 @@ def test_official_client() -> None:
         whole = client.chat.completions.create(model="fake", messages=messages, logprobs=True, top_logprobs=2)
         text = whole.choices[0].message.content
         assert text.endswith("forty-two. ") and whole.usage.prompt_tokens_details.cached_tokens == 16
+        again = [*messages, whole.choices[0].message, {"role": "user", "content": "and?"}]
+        assert client.chat.completions.create(model="fake", messages=again).usage.prompt_tokens > 100
         assert len(whole.choices[0].logprobs.content[0].top_logprobs) == 2
         stream = client.chat.completions.create(
             model="fake", messages=messages, stream=True, stream_options={"include_usage": True}

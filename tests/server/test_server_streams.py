@@ -204,7 +204,7 @@ def test_disconnects_leak_nothing() -> None:
             how = (
                 {"leave_after": 1 + index % 7} if data.get("stream") and index % 2 else {"leave_at": index % 11 * 0.002}
             )
-            works.append(ask(app, "POST", path, data, **how))  # type: ignore[arg-type]
+            works.append(ask(app, "POST", path, data, **how))
         await asyncio.gather(*works)
         assert not llm.open and app.open_requests == 0 and not app._work
         assert len(llm.aborted) > 300

@@ -57,6 +57,9 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 """Fields of OpenAI and vLLM that are not served, with the values (besides null) that ask for nothing."""
 
+EMPTY_ONLY = frozenset({"refusal", "audio", "function_call", "tool_calls", "annotations"})
+"""Fields of messages that may only be empty."""
+
 _AT = re.compile(r" - at `(?P<where>[^`]*|key` in `[^`]*)`$")
 _UNKNOWN = re.compile(r"unknown field `(?P<name>.*?)`", re.DOTALL)
 
@@ -124,6 +127,8 @@ def _explain(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> Inva
     if missing := re.search(r"missing required field '([^']*)'", text):
         where = f"{where}.{missing[1]}" if where else missing[1]
         return InvalidRequest(f"{where}: required", param=where)
+    if where.rpartition(".")[2] in EMPTY_ONLY:
+        return UnsupportedField(f"{where}: not supported by this server; leave it out", param=where)
     text = text[:1].lower() + text[1:]
     return InvalidRequest(f"{where}: {text}" if where else f"request body: {text}", param=where or None)
 

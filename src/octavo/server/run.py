@@ -47,8 +47,15 @@ MAX_RESTARTS = 3
 """Engine restarts within RESTART_WINDOW; one more death ends the server."""
 
 
-def serve(args: EngineArgs, config: ServerConfig, *, on_ready: Callable[[str], None] | None = None) -> None:
-    """Serves until a signal ends it. `on_ready` gets the one line that says where (default: it is logged).
+def serve(
+    args: EngineArgs,
+    config: ServerConfig,
+    *,
+    on_ready: Callable[[str], None] | None = None,
+    on_progress: Callable[[str, float], None] | None = None,
+) -> None:
+    """Serves until a signal ends it. `on_ready` gets the one line that says where (default: it is logged);
+    `on_progress(phase, fraction)` is called from another thread while the model loads.
 
     Raises: ConfigError (a busy port, a plan that does not fit), ModelError, FetchError; EngineDead when it keeps dying.
     """
@@ -56,7 +63,7 @@ def serve(args: EngineArgs, config: ServerConfig, *, on_ready: Callable[[str], N
     async def start() -> LLMPort:
         from octavo.llm import AsyncLLM
 
-        return await AsyncLLM.start(args, metrics_prefix=config.metrics_prefix)
+        return await AsyncLLM.start(args, on_progress=on_progress, metrics_prefix=config.metrics_prefix)
 
     run(start, with_env_keys(config), on_ready=on_ready)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
+
+Nothing: TypeAlias = Annotated[list[Any], msgspec.Meta(max_length=0)]
+"""The empty list."""
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -76,6 +79,12 @@ class ChatMessage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[TextPart]
     name: str | None = None
+    # Clients send answers back as they came, with what was empty in them; anything but empty is refused by name.
+    refusal: None = None
+    audio: None = None
+    function_call: None = None
+    tool_calls: Nothing | None = None
+    annotations: Nothing | None = None
 
 
 class ChatBody(SamplingBody):
