@@ -78,7 +78,8 @@ class TinyCheckpoint:
 class Sequence1:
     """One sequence in slot 0, its blocks scattered by `seed`."""
 
-    def __init__(self, executable: ReferenceExecutable, *, seed: int = 0, num_blocks: int) -> None:
+    def __init__(self, executable: Any, *, seed: int = 0, num_blocks: int) -> None:
+        """`executable`: the reference, or a backend with its surface."""
         self.executable = executable
         table = executable.inputs["table"][0]
         blocks = np.random.default_rng(seed).permutation(np.arange(1, num_blocks))[: table.shape[1]]
@@ -115,3 +116,15 @@ def all_logits(
         sequence.compute(piece, rows=len(piece), chunk=chunk)
         out += [executable.logits(r).copy() for r in range(len(piece))]
     return np.stack(out)
+
+
+def native_backend(spec: ExecutableSpec, checkpoint: Any, *, num_blocks: int, threads: int = 1) -> Any:
+    """The spec on the native backend, its KV arenas poisoned. Close it."""
+    from octavo.kernels.native import make_team
+    from octavo.runner.native import NativeBackend
+
+    backend = NativeBackend(spec, make_team(threads=threads, cpus=None), num_blocks=num_blocks)
+    backend.pack(checkpoint.tensors, progress=lambda nbytes: None)
+    backend.start()
+    backend.poison()
+    return backend

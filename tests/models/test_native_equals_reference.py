@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from octavo.program.buffers import BufferStore
-from octavo.program.executable import ExecutableSpec
 from octavo.program.interpret import ReferenceExecutable, load_weights
-from tests.models.harness import TinyCheckpoint, lowered
+from tests.models.harness import TinyCheckpoint, lowered, native_backend
 from tests.tiny import VOCAB, write_tiny
 
 pytest.importorskip("octavo._native", reason="the native module is not built")
@@ -36,17 +35,6 @@ follow. With K and V in float32 the integer formats agree as closely as float32 
 """
 
 
-def native(spec: ExecutableSpec, checkpoint: TinyCheckpoint, *, num_blocks: int) -> Any:
-    from octavo.kernels.native import make_team
-    from octavo.runner.native import NativeBackend
-
-    backend = NativeBackend(spec, make_team(threads=1, cpus=None), num_blocks=num_blocks)
-    backend.pack(checkpoint.tensors, progress=lambda nbytes: None)  # type: ignore[arg-type]
-    backend.start()
-    backend.poison()
-    return backend
-
-
 def step(backend: Any, counts: list[int], starts: list[int], rows: list[int]) -> None:
     """One step of len(counts) sequences; sequence b lives in slot b + 1."""
     for b, (count, start, wanted) in enumerate(zip(counts, starts, rows, strict=True)):
@@ -63,7 +51,7 @@ def test_same_numbers(tmp_path: Path, variant: str, wishes: dict[str, Any], wors
     spec = lowered(checkpoint, backend="native", **wishes)
     blocks = 3 * spec.limits.max_blocks + 1
     backends = [
-        native(spec, checkpoint, num_blocks=blocks),
+        native_backend(spec, checkpoint, num_blocks=blocks),
         ReferenceExecutable(spec, load_weights(spec, checkpoint.tensors), num_blocks=blocks),
     ]
     arena = backends[0]._activations.view(0, spec.arena_bytes)
@@ -99,7 +87,7 @@ def test_same_samples(tmp_path: Path) -> None:
     spec = lowered(checkpoint, backend="native")
     blocks = spec.limits.max_blocks + 1
     backends = [
-        native(spec, checkpoint, num_blocks=blocks),
+        native_backend(spec, checkpoint, num_blocks=blocks),
         ReferenceExecutable(spec, load_weights(spec, checkpoint.tensors), num_blocks=blocks),
     ]
     rng = np.random.default_rng(2)
