@@ -146,8 +146,7 @@ class ChatTemplate:
 
     def _special_names(self) -> dict[str, str]:
         tokenizer = self._tokenizer
-        eos = tokenizer.eos_ids[0] if tokenizer.eos_ids else None
-        named = {"bos_token": tokenizer.bos_id, "eos_token": eos}
+        named = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id}
         return {name: "" if i is None else tokenizer.token_text(i) for name, i in named.items()}
 
 

@@ -42,6 +42,7 @@ class Tokenizer:
         alphabet: str,
         strip_start: bool = False,
         bos_id: int | None,
+        eos_id: int | None,
         eos_ids: Sequence[int],
         add_bos: bool,
     ) -> None:
@@ -54,7 +55,11 @@ class Tokenizer:
         self.strip_start = strip_start
         self.vocab_size: int = max(backend.get_vocab_size(), *(i + 1 for i in backend.get_added_tokens_decoder()), 0)
         """One above the highest token id. A model's embedding may have more rows (padding)."""
-        self.bos_id, self.eos_ids, self.add_bos = bos_id, tuple(eos_ids), add_bos
+        self.bos_id, self.add_bos = bos_id, add_bos
+        self.eos_id = eos_id
+        """The one that templates write as eos_token."""
+        self.eos_ids = tuple(eos_ids)
+        """Every id that ends a turn."""
         self._added = {i: token.content for i, token in backend.get_added_tokens_decoder().items()}
         self.control: Mapping[int, AddedToken] = {
             i: token for i, token in backend.get_added_tokens_decoder().items() if _is_control(token)
@@ -91,12 +96,13 @@ class Tokenizer:
         if eos_ids is None:
             eos = (_token_id(metadata.get(f"tokenizer.ggml.{key}_token_id")) for key in ("eos", "eot"))
             eos_ids = sorted({i for i in eos if i is not None})
-        bos_id = _token_id(metadata.get("tokenizer.ggml.bos_token_id"))
+        bos_id, eos_id = (_token_id(metadata.get(f"tokenizer.ggml.{key}_token_id")) for key in ("bos", "eos"))
         return cls(
             backend,
             alphabet="bytes" if model == "gpt2" else "metaspace",
             strip_start=strip_start,
             bos_id=bos_id,
+            eos_id=eos_id,
             eos_ids=eos_ids,
             add_bos=bool(metadata.get("tokenizer.ggml.add_bos_token", add_bos)) and bos_id is not None,
         )
@@ -136,6 +142,7 @@ class Tokenizer:
             alphabet=alphabet,
             strip_start=strip_start,
             bos_id=bos_id,
+            eos_id=named if named is not None else next(iter(eos_ids), None),
             eos_ids=eos_ids,
             add_bos=add_bos and bos_id is not None,
         )

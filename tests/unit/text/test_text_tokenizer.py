@@ -36,6 +36,7 @@ def test_oracle_ids(prompt: dict[str, Any], smol: Tokenizer) -> None:
 
 def test_smollm2_numbers(smol: Tokenizer) -> None:
     assert (smol.vocab_size, smol.bos_id, smol.eos_ids, smol.add_bos) == (49152, 1, (0, 2), False)
+    assert smol.eos_id == 2, "templates write <|im_end|>, whatever else ends a turn"
     assert smol.special_ids == frozenset(range(17))
     assert smol.token_id("<|im_end|>") == 2 and smol.token_id("no such token") is None
     assert smol.token_bytes(49152) == b"" and smol.token_bytes(-1) == b""
@@ -115,6 +116,8 @@ def test_lone_surrogates(tiny: Tokenizer) -> None:
 
 def test_metaspace(metaspace: Tokenizer) -> None:
     assert (metaspace.bos_id, metaspace.eos_ids, metaspace.add_bos) == (1, (2,), True)
+    many = Tokenizer.from_json(metaspace_json(), {"eos_token": "</s>"}, {"eos_token_id": [0, 2]})
+    assert (many.eos_id, many.eos_ids) == (2, (0, 2))
     for text in ("a ab b", "aé\n", "  a", "日本 a", "👩‍👩‍👧", "", "a  "):
         ids = metaspace.encode(text)
         assert ids[0] == 1
