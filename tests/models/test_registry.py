@@ -34,6 +34,7 @@ def test_names_are_the_checkpoints() -> None:
 def test_a_window_that_is_switched_off_is_none() -> None:
     build_program(tiny_config("qwen2", sliding_window=32768, use_sliding_window=False, max_window_layers=1))
     build_program(tiny_config("qwen2", sliding_window=32768))  # its switch is off unless the config turns it on
+    build_program(tiny_config("qwen2", use_sliding_window=True))  # on, but no width
     build_program(tiny_config("llama", layer_types=["full_attention"] * 3))
 
 
@@ -56,7 +57,7 @@ def test_model_type_stands_in_for_architectures() -> None:
     [
         ("llama", {"architectures": ["GPT2LMHeadModel"]}, ["architecture", "GPT2LMHeadModel", "LlamaForCausalLM"]),
         ("mistral", {"sliding_window": 4096}, ["sliding_window", "4096", "null"]),
-        ("qwen2", {"use_sliding_window": True}, ["use_sliding_window", "true", "false"]),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 64}, ["sliding_window", "64", "null"]),
         ("qwen2", {"layer_types": ["full_attention", "sliding_attention"]}, ["layer_types", "sliding_attention"]),
         ("llama", {"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, ["rope_parameters.full_attention"]),
         ("qwen2", {"mlp_bias": True}, ["mlp_bias", "no such bias"]),

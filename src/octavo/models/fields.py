@@ -97,15 +97,14 @@ def rope(config: Config, rotary: int) -> RopeSpec:
     return RopeSpec(rotary, theta, scaling)
 
 
-def full_attention_only(config: Config) -> None:
-    """Refuse a window on any layer. A `sliding_window` that `use_sliding_window` turns off is none."""
+def full_attention_only(config: Config, *, switch: bool = True) -> None:
+    """Refuse a window on any layer. `switch`: what a config without `use_sliding_window` means by it."""
     kinds = config.get("layer_types") or []
     if any(kind != "full_attention" for kind in kinds):
         raise refuse("layer_types", sorted(set(kinds)), "'full_attention' (windows are not served yet)")
-    switch = config.get("use_sliding_window")
-    if flag(config, "use_sliding_window", False) or (switch is None and config.get("sliding_window") is not None):
-        key = "sliding_window" if switch is None else "use_sliding_window"
-        raise refuse(key, config[key], "null or false (windows are not served yet)")
+    window = config.get("sliding_window")
+    if window is not None and flag(config, "use_sliding_window", switch):
+        raise refuse("sliding_window", window, "null (windows are not served yet)")
 
 
 def unknown_bias(config: Config, *keys: str) -> None:

@@ -30,7 +30,7 @@ class Qwen2ForCausalLM:
     def __init__(self, b: Build, config: Config) -> None:
         fields.only(config, "hidden_act", "silu")
         fields.unknown_bias(config, "mlp_bias")
-        fields.full_attention_only({"use_sliding_window": False, **config})
+        fields.full_attention_only(config, switch=False)
         width = fields.integer(config, "hidden_size")
         vocab = fields.integer(config, "vocab_size")
         heads, kv_heads, head_dim = fields.heads(config, width)
