@@ -22,9 +22,9 @@ from octavo.server.errors import Draining, Loading, WrongMethod, describe
 from octavo.server.exchange import Disconnected, Exchange, Receive, Scope, Send
 from octavo.server.openai.chat import chat_completions
 from octavo.server.openai.completions import completions
+from octavo.server.openai.sse import error_event
 from octavo.server.openai.tokens import detokenize, tokenize
 from octavo.server.ports import LLMPort
-from octavo.server.sse import error_event
 
 log = logging.getLogger("octavo.server")
 

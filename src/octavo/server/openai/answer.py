@@ -10,8 +10,8 @@ from typing import Any, Protocol, cast
 from octavo.errors import StepFailed
 from octavo.server.exchange import Exchange
 from octavo.server.openai.protocol import PromptTokensDetails, Usage
+from octavo.server.openai.sse import DONE, StreamHead
 from octavo.server.ports import LLMPort
-from octavo.server.sse import DONE, StreamHead
 from octavo.types import FinishReason, RequestOutput, SamplingParams
 
 

@@ -13,8 +13,8 @@ from octavo.server.openai.answer import Job, usage_of
 from octavo.server.openai.logprobs import chat_scores, prompt_scores
 from octavo.server.openai.params import RESERVED_KWARGS, chat_params, check_model, check_priority, plain_messages
 from octavo.server.openai.protocol import ChatBody, ChatChoice, ChatLogprobs, ChatMessage, ChatReply, ReplyMessage
+from octavo.server.openai.sse import EventWriter, StreamHead
 from octavo.server.ports import LLMPort
-from octavo.server.sse import EventWriter, StreamHead
 from octavo.types import Completion, RequestOutput
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from octavo.server.openai.answer import Job, usage_of
 from octavo.server.openai.logprobs import TextScores, prompt_scores
 from octavo.server.openai.params import check_model, check_priority, completion_params, prompts_of
 from octavo.server.openai.protocol import CompletionBody, CompletionReply, TextChoice, TextLogprobs
+from octavo.server.openai.sse import EventWriter, StreamHead
 from octavo.server.ports import LLMPort
-from octavo.server.sse import EventWriter, StreamHead
 from octavo.types import Completion, RequestOutput
 
 if TYPE_CHECKING:
