@@ -34,14 +34,20 @@ def llm() -> Any:
         yield made
 
 
-def with_async(test: Callable[[AsyncLLM], Coroutine[Any, Any, None]], **fields: Any) -> None:
-    """Run `test` against a fresh engine process."""
+def with_async(
+    test: Callable[[AsyncLLM], Coroutine[Any, Any, None]],
+    *,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    **fields: Any,
+) -> None:
+    """Run `test` against a fresh engine process, on the standard event loop or the server's (uvloop)."""
 
     async def run() -> None:
         async with await AsyncLLM.start(fake_args(**fields)) as made:
             await asyncio.wait_for(test(made), 60)
 
-    asyncio.run(run())
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(run())
 
 
 async def empty(llm: AsyncLLM, *, within: float = 2.0) -> None:

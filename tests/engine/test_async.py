@@ -9,11 +9,12 @@ import time
 from typing import Any
 
 import pytest
-from tests.engine.conftest import empty, fake_args, with_async
+import uvloop
 
 from octavo import LLM, AsyncLLM, SamplingParams
 from octavo.errors import EngineDead, InvalidRequest, PromptTooLong, QueueFull
 from octavo.types import FinishReason, RequestOutput
+from tests.engine.conftest import empty, fake_args, with_async
 
 SHORT = SamplingParams(max_tokens=20, ignore_eos=True, seed=5)
 
@@ -186,6 +187,36 @@ def test_random_disconnects_leak_nothing() -> None:
         await last(llm, "still here", SHORT)
 
     with_async(test, max_num_seqs=6, max_num_batched_tokens=48, num_kv_blocks=400)
+
+
+def test_neighbours_that_leave_change_nothing() -> None:
+    """Survivors answer as if alone while others come and go around them, with too few blocks for all."""
+    rng = random.Random(3)
+    prompts = [[rng.randrange(256) for _ in range(rng.randrange(1, 200))] for _ in range(24)]
+    params = [SamplingParams(max_tokens=60, ignore_eos=True, seed=i, temperature=i % 2) for i in range(24)]
+    with LLM(fake_args()) as alone:
+        expected = [
+            alone.generate(p, q, use_tqdm=False)[0].outputs[0].token_ids for p, q in zip(prompts, params, strict=True)
+        ]
+
+    async def leaver(llm: AsyncLLM) -> None:
+        stream = llm.generate(rng.choice(prompts)[: rng.randrange(1, 100)], endless(n=rng.choice((1, 2))))
+        for _ in range(rng.randrange(3)):
+            await anext(stream)
+        await stream.aclose()
+
+    async def leavers(llm: AsyncLLM) -> None:
+        for _ in range(6):
+            await asyncio.gather(*(leaver(llm) for _ in range(10)))
+
+    async def test(llm: AsyncLLM) -> None:
+        busy = asyncio.create_task(leavers(llm))
+        got = await asyncio.gather(*(last(llm, p, q) for p, q in zip(prompts, params, strict=True)))
+        await busy
+        assert [o.outputs[0].token_ids for o in got] == expected
+        await empty(llm)
+
+    with_async(test, loop_factory=uvloop.new_event_loop, num_kv_blocks=260, max_num_batched_tokens=32)
 
 
 def test_drain() -> None:

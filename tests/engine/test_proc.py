@@ -9,15 +9,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.engine.conftest import SRC, fake_args, gone, sockets, with_async
+import uvloop
 
 from octavo import AsyncLLM, EngineArgs, SamplingParams
 from octavo.engine.messages import Front
 from octavo.engine.remote import ProcClient
 from octavo.errors import EngineDead, FetchError, ModelError
 from octavo.types import FinishReason, Request
+from tests.engine.conftest import SRC, fake_args, gone, sockets, with_async
 
 ENDLESS = SamplingParams(max_tokens=4000, ignore_eos=True)
 
@@ -88,8 +90,9 @@ def test_a_front_that_cannot_be_built_ends_the_engine() -> None:
     assert sockets() == before
 
 
+@pytest.mark.parametrize("loop_factory", [None, uvloop.new_event_loop])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
-def test_death_is_noticed_within_a_second(number: signal.Signals) -> None:
+def test_death_is_noticed_within_a_second(number: signal.Signals, loop_factory: Any) -> None:
     """R11: every open request ends with an error, and the health check says so."""
 
     async def test(llm: AsyncLLM) -> None:
@@ -113,7 +116,7 @@ def test_death_is_noticed_within_a_second(number: signal.Signals) -> None:
                 pass
         assert llm.num_open == 0
 
-    with_async(test)
+    with_async(test, loop_factory=loop_factory)
 
 
 def test_an_engine_that_dies_while_idle_is_noticed() -> None:
