@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.engine.conftest import SRC, fake_args
 
 from octavo.config.resolve import resolve
 from octavo.engine.fake import fake_facts, fake_front
@@ -33,6 +32,7 @@ from octavo.engine.messages import (
 from octavo.errors import DoesNotFit, EngineDead, OctavoError, PromptTooLong
 from octavo.sched.refused import Refused
 from octavo.types import FinishReason, Logprob, Request, SamplingParams, SeqOutput, TokenLogprobs
+from tests.engine.conftest import SRC, fake_args
 
 STATS = EngineStats(**dict.fromkeys(EngineStats.__struct_fields__, 0))
 
