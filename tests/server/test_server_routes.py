@@ -219,6 +219,14 @@ def test_tokenize_and_back() -> None:
     assert call(app, "POST", "/tokenize", {"prompt": long}).json()["count"] == len(long) + 1
 
 
+def test_scores_of_a_long_prompt() -> None:
+    app = build_app(FakeAsyncLLM(), CONFIG)
+    data = {"prompt": [7] * 400, "max_tokens": 2, "logprobs": 2, "echo": True, "prompt_logprobs": 3}
+    choice = call(app, "POST", "/v1/completions", data).json()["choices"][0]
+    assert len(choice["logprobs"]["tokens"]) == 402 and len(choice["prompt_logprobs"]) == 400
+    assert [len(entry) for entry in choice["prompt_logprobs"][1:]] == [3] * 399
+
+
 def test_root_path() -> None:
     app = build_app(FakeAsyncLLM(), ServerConfig(root_path="/llm"))
     assert call(app, "GET", "/llm/health").status == 200

@@ -129,6 +129,11 @@ class Exchange:
     async def json(self, value: object, *, status: int = 200, headers: list[Header] | None = None) -> None:
         await self.reply(status, msgspec.json.encode(value), [JSON_TYPE, *(headers or [])])
 
+    async def json_of(self, build: Callable[[], object], *, heavy: bool) -> None:
+        """As `json` for a value yet to be made; a heavy one is made and encoded on a thread (R16)."""
+        body = await asyncio.to_thread(_made, build) if heavy else _made(build)
+        await self.reply(200, body, [JSON_TYPE])
+
     async def start_events(self) -> None:
         """Head of a stream of server-sent events. Called with the first sampled token in hand, so that whatever fails
         before it still gets its proper status."""
@@ -140,3 +145,7 @@ class Exchange:
     async def end_events(self, last: bytes = b"") -> None:
         self.streaming = False
         await self.send({"type": "http.response.body", "body": last})
+
+
+def _made(build: Callable[[], object]) -> bytes:
+    return msgspec.json.encode(build())

@@ -10,7 +10,7 @@ from octavo.errors import InvalidRequest
 from octavo.server.decode import check_free_form, decode
 from octavo.server.exchange import Exchange
 from octavo.server.openai.answer import Job, usage_of
-from octavo.server.openai.logprobs import chat_scores, prompt_scores
+from octavo.server.openai.logprobs import HEAVY_SCORES, chat_scores, prompt_scores
 from octavo.server.openai.params import RESERVED_KWARGS, chat_params, check_model, check_priority, plain_messages
 from octavo.server.openai.protocol import ChatBody, ChatChoice, ChatLogprobs, ChatMessage, ChatReply, ReplyMessage
 from octavo.server.openai.sse import EventWriter, StreamHead
@@ -49,11 +49,16 @@ async def chat_completions(app: App, exchange: Exchange) -> None:
         await job.stream(head, ChatEvents(llm, head, top))
         return
     [output] = await job.whole()
-    choices = [_choice(llm, choice, top) for choice in output.outputs]
-    reply = ChatReply(id, int(time.time()), model, choices, usage_of([output]))
-    if body.prompt_logprobs is not None:
-        reply.prompt_logprobs = prompt_scores(llm.tokenizer, output.prompt_logprobs)
-    await exchange.json(reply)
+    created = int(time.time())
+
+    def build() -> ChatReply:
+        choices = [_choice(llm, choice, top) for choice in output.outputs]
+        reply = ChatReply(id, created, model, choices, usage_of([output]))
+        if body.prompt_logprobs is not None:
+            reply.prompt_logprobs = prompt_scores(llm.tokenizer, output.prompt_logprobs)
+        return reply
+
+    await exchange.json_of(build, heavy=len(output.prompt_logprobs or ()) > HEAVY_SCORES)
 
 
 async def render(

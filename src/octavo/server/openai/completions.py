@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from octavo.errors import InvalidRequest
 from octavo.server.decode import decode
 from octavo.server.exchange import Exchange
 from octavo.server.openai.answer import Job, usage_of
-from octavo.server.openai.logprobs import TextScores, prompt_scores
+from octavo.server.openai.logprobs import HEAVY_SCORES, TextScores, prompt_scores
 from octavo.server.openai.params import check_model, check_priority, completion_params, prompts_of
 from octavo.server.openai.protocol import CompletionBody, CompletionReply, TextChoice, TextLogprobs
 from octavo.server.openai.sse import EventWriter, StreamHead
@@ -44,15 +45,31 @@ async def completions(app: App, exchange: Exchange) -> None:
         await job.stream(head, TextEvents(llm, body, head, params.n, hide=body.max_tokens == 0))
         return
     outputs = await job.whole()
+    scored = sum(len(output.prompt_logprobs or ()) for output in outputs)
+    created = int(time.time())
+    await exchange.json_of(
+        lambda: _reply(llm, body, outputs, n=params.n, id=id, created=created, model=model), heavy=scored > HEAVY_SCORES
+    )
+
+
+def _reply(
+    llm: LLMPort,
+    body: CompletionBody,
+    outputs: Sequence[RequestOutput],
+    *,
+    n: int,
+    id: str,
+    created: int,
+    model: str,
+) -> CompletionReply:
     hide = body.max_tokens == 0
     choices = [
-        _choice(llm, body, output, choice, index=place * params.n + choice.index, hide=hide)
+        _choice(llm, body, output, choice, index=place * n + choice.index, hide=hide)
         for place, output in enumerate(outputs)
         for choice in output.outputs
     ]
     hidden = sum(len(choice.token_ids) for output in outputs for choice in output.outputs) if hide else 0
-    reply = CompletionReply(id, int(time.time()), model, choices, usage_of(outputs, hidden=hidden))
-    await exchange.json(reply)
+    return CompletionReply(id, created, model, choices, usage_of(outputs, hidden=hidden))
 
 
 def _prompt_text(llm: LLMPort, output: RequestOutput) -> str:

@@ -15,6 +15,8 @@ from octavo.server.ports import TokenizerPort
 from octavo.types import Logprob, TokenLogprobs
 
 FLOOR = -9999.0
+HEAVY_SCORES = 256
+"""Scores of so many prompt tokens are written on a thread."""
 
 
 def finite(logprob: float) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from octavo.errors import InvalidRequest
@@ -16,8 +15,8 @@ from octavo.server.openai.protocol import DetokenizeBody, DetokenizeReply, Token
 if TYPE_CHECKING:
     from octavo.server.app import App
 
-INLINE_CHARS = 4096
-"""Longer text is tokenised on a thread, so that nobody else waits for it (R16)."""
+INLINE = 4096
+"""More characters or tokens than these are worked on by a thread, so that nobody else waits (R16)."""
 
 
 async def tokenize(app: App, exchange: Exchange) -> None:
@@ -26,6 +25,8 @@ async def tokenize(app: App, exchange: Exchange) -> None:
     check_model(body.model, llm.model_names)
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequest("prompt: give either prompt or messages", param="prompt")
+    text, limit, wants = body.prompt or "", llm.config.max_model_len, body.return_token_strs
+    ids: list[int] | None = None
     if body.messages is not None:
         ids = await render(
             llm,
@@ -34,23 +35,23 @@ async def tokenize(app: App, exchange: Exchange) -> None:
             kwargs=body.chat_template_kwargs,
             max_messages=app.config.max_messages,
         )
-    else:
-        text = body.prompt or ""
+
+    def build() -> TokenizeReply:
         add_bos = None if body.add_special_tokens else False
-        if len(text) <= INLINE_CHARS:
-            ids = llm.tokenizer.encode(text, add_bos=add_bos)
-        else:
-            ids = await asyncio.to_thread(llm.tokenizer.encode, text, add_bos=add_bos)
-    strings = [token_str(llm.tokenizer, token)[0] for token in ids] if body.return_token_strs else None
-    await exchange.json(TokenizeReply(len(ids), llm.config.max_model_len, ids, strings))
+        tokens = llm.tokenizer.encode(text, add_bos=add_bos) if ids is None else ids
+        strings = [token_str(llm.tokenizer, token)[0] for token in tokens] if wants else None
+        return TokenizeReply(len(tokens), limit, tokens, strings)
+
+    await exchange.json_of(build, heavy=len(text) > INLINE or len(ids or ()) > INLINE)
 
 
 async def detokenize(app: App, exchange: Exchange) -> None:
     llm = app.ready()
     body = decode(exchange.data, DetokenizeBody)
     check_model(body.model, llm.model_names)
-    if not body.tokens:
-        await exchange.json(DetokenizeReply(""))
-        return
-    check_ids("tokens", body.tokens, llm.facts.vocab_size)
-    await exchange.json(DetokenizeReply(llm.tokenizer.decode(body.tokens, skip_special_tokens=False)))
+    if body.tokens:
+        check_ids("tokens", body.tokens, llm.facts.vocab_size)
+    await exchange.json_of(
+        lambda: DetokenizeReply(llm.tokenizer.decode(body.tokens, skip_special_tokens=False)),
+        heavy=len(body.tokens) > INLINE,
+    )
