@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import tempfile
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +71,20 @@ def gone(pid: int) -> bool:
         return True
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_temporary_folder() -> Iterator[None]:
+    """A folder of this run alone, so that engines of other programs are not counted; short, as socket paths must be."""
+    folder = tempfile.mkdtemp(prefix="oct", dir="/tmp")
+    before, tempfile.tempdir = tempfile.tempdir, folder
+    environment, os.environ["TMPDIR"] = os.environ.get("TMPDIR"), folder
+    yield
+    tempfile.tempdir = before
+    os.environ.pop("TMPDIR")
+    if environment is not None:
+        os.environ["TMPDIR"] = environment
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def sockets() -> set[str]:
     """Private directories of engines."""
-    import tempfile
-
-    return {
-        str(p) for p in Path(tempfile.gettempdir()).glob("octavo-*") if p.is_dir() and p.stat().st_uid == os.getuid()
-    }
+    return {str(p) for p in Path(tempfile.gettempdir()).glob("octavo-engine-*")}

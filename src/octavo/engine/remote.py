@@ -52,10 +52,10 @@ DRAIN = 64
 
 def _private_dir() -> Path:
     """A new directory only this user may enter (0700)."""
-    path = tempfile.mkdtemp(prefix="octavo-")
+    path = tempfile.mkdtemp(prefix="octavo-engine-")
     if len(path) > MAX_SOCKET_DIR:
         os.rmdir(path)
-        path = tempfile.mkdtemp(prefix="octavo-", dir="/tmp")
+        path = tempfile.mkdtemp(prefix="octavo-engine-", dir="/tmp")
     return Path(path)
 
 
