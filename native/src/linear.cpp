@@ -8,8 +8,8 @@ namespace octavo::OCTAVO_ISA_NS {
 inline constexpr int kQuantRows = 4, kFloatRows = 4, kPanels = 1;
 inline constexpr int kUnpackFrom = 9;
 #elif defined(OCTAVO_ISA_AVX2)
-inline constexpr int kQuantRows = 4, kFloatRows = 6, kPanels = 1;
-inline constexpr int kUnpackFrom = 9;
+inline constexpr int kQuantRows = 6, kFloatRows = 6, kPanels = 1;
+inline constexpr int kUnpackFrom = 7;
 #else
 inline constexpr int kQuantRows = 6, kFloatRows = 12, kPanels = 2;
 inline constexpr int kUnpackFrom = 13;
@@ -62,9 +62,11 @@ static void unpack_panel(const uint8_t* codes, size_t groups, uint8_t* out) {
 template <class F, bool nibbles, int panels>
 OCTAVO_INLINE void quant_panels(const LinearTask& t, QuantInput in, int64_t panel, int64_t row0, int64_t row1) {
     const int32_t* corrections = in.correction;
+    const uint8_t* next = in.next;
     over_rows<kQuantRows>(row0, row1, [&]<int rows>(int64_t row) {
         in.x = t.x + static_cast<size_t>(row) * t.x_stride;
         in.correction = corrections + (row - row0) * static_cast<int64_t>(groups_of(in.k));
+        in.next = row + rows == row1 ? next : nullptr;  // the last tile fetches the next panel
         quant_tile<F, nibbles, rows, panels>(t, in, row, panel);
     });
 }
@@ -75,7 +77,7 @@ static void quant_range(const LinearTask& t, int64_t panel, int64_t row0, int64_
     const size_t k = static_cast<size_t>(t.weight.k);
     const size_t stride = panel_bytes(F::kFormat, k);
     const uint8_t* codes = t.weight.panels + static_cast<size_t>(panel) * stride;
-    QuantInput in{codes, stride, codes + panel_code_bytes(F::kFormat, k), stride, t.x, t.x_stride, corrections,
+    QuantInput in{codes, stride, codes + panel_code_bytes(F::kFormat, k), stride, t.x, t.x_stride, corrections, nullptr,
                   t.weight.k};
     if constexpr (F::kNibbles) {
         if (row1 - row0 >= kUnpackFrom) {
@@ -83,6 +85,7 @@ static void quant_range(const LinearTask& t, int64_t panel, int64_t row0, int64_
             for (int p = 0; p < panels; ++p) unpack_panel(codes + p * stride, groups_of(k), unpacked + p * bytes);
             in.codes = unpacked;
             in.codes_stride = bytes;
+            if (panel + 2 * panels <= t.panel1) in.next = codes + panels * stride;
             return quant_panels<F, false, panels>(t, in, panel, row0, row1);
         }
     }

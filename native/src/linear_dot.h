@@ -47,6 +47,16 @@ OCTAVO_INLINE i32x16 high_nibbles(i32x16 v) { return low_nibbles(shift_right<4>(
 
 #elif defined(OCTAVO_ISA_AVX2)
 
+// An addition the compiler may not reorder: g++ would regroup a chain of integer sums and spill all its terms.
+OCTAVO_INLINE __m256i add_words(__m256i acc, __m256i x) {
+    asm("vpaddw %1, %0, %0" : "+x"(acc) : "x"(x));
+    return acc;
+}
+OCTAVO_INLINE __m256i add_dwords(__m256i acc, __m256i x) {
+    asm("vpaddd %1, %0, %0" : "+x"(acc) : "x"(x));
+    return acc;
+}
+
 // Eight quads of at most 2 * 15 * 127 fit an int16 (30,480), so one widening a group is enough.
 struct NibbleDot {
     using Weights = i32x16;
@@ -54,8 +64,8 @@ struct NibbleDot {
     OCTAVO_INLINE i32x16 start(int32_t correction) { return set1(correction & 0xffff); }
     OCTAVO_INLINE Weights prepare(i32x16 w) { return w; }
     OCTAVO_INLINE i32x16 dot(i32x16 acc, Weights w, i32x16 x) {
-        return {_mm256_add_epi16(acc.lo, _mm256_maddubs_epi16(w.lo, x.lo)),
-                _mm256_add_epi16(acc.hi, _mm256_maddubs_epi16(w.hi, x.lo))};
+        return {add_words(acc.lo, _mm256_maddubs_epi16(w.lo, x.lo)),
+                add_words(acc.hi, _mm256_maddubs_epi16(w.hi, x.lo))};
     }
     OCTAVO_INLINE i32x16 finish(i32x16 acc) {
         const __m256i ones = _mm256_set1_epi16(1);
@@ -75,8 +85,8 @@ struct ByteDot {
         const __m256i ones = _mm256_set1_epi16(1);
         const __m256i lo = _mm256_maddubs_epi16(w.magnitude.lo, _mm256_sign_epi8(x.lo, w.w.lo));
         const __m256i hi = _mm256_maddubs_epi16(w.magnitude.hi, _mm256_sign_epi8(x.lo, w.w.hi));
-        return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(lo, ones)),
-                _mm256_add_epi32(acc.hi, _mm256_madd_epi16(hi, ones))};
+        return {add_dwords(acc.lo, _mm256_madd_epi16(lo, ones)),
+                add_dwords(acc.hi, _mm256_madd_epi16(hi, ones))};
     }
     OCTAVO_INLINE i32x16 finish(i32x16 acc) { return acc; }
 };

@@ -67,6 +67,7 @@ struct QuantInput {
     const uint8_t* x;          // first row, a q8 row
     size_t x_stride;
     const int32_t* correction;  // [row][group], null where the format needs none
+    const uint8_t* next;       // with unpacked codes: packed panels to fetch meanwhile, or null
     int64_t k;
 };
 
@@ -93,7 +94,7 @@ OCTAVO_INLINE void group_dots(const QuantInput& in, size_t group, i32x16 (&dots)
         OCTAVO_UNROLL
         for (int p = 0; p < panels; ++p) {
             const uint8_t* at = codes + p * in.codes_stride + quad / kQuads * 64;
-            prefetch(at + kAhead);
+            if constexpr (nibbles || !F::kNibbles) prefetch(at + kAhead);
             const i32x16 raw = load_i32(at);
             if constexpr (nibbles) {
                 w[0][p] = Dot::prepare(low_nibbles(raw));
@@ -125,6 +126,8 @@ static void quant_tile(const LinearTask& t, const QuantInput& in, int64_t row, i
     const size_t scales_at = q8_scales_at(in.k);
     const size_t sums_at = q8_sums_at(in.k);
     constexpr size_t kMeta = group_meta_bytes(F::kFormat);
+    constexpr size_t kGroupBytes = panel_code_bytes(F::kFormat, kGroup) + kMeta;
+    constexpr bool kStreams = nibbles || !F::kNibbles;  // codes come from the packed panel itself
     f32x16 sums[rows][panels];
     OCTAVO_UNROLL
     for (int m = 0; m < rows; ++m) {
@@ -137,6 +140,13 @@ static void quant_tile(const LinearTask& t, const QuantInput& in, int64_t row, i
         OCTAVO_UNROLL
         for (int p = 0; p < panels; ++p) {
             const uint8_t* meta = in.meta + p * in.meta_stride + g * kMeta;
+            if constexpr (kStreams) {
+                prefetch(meta + kAhead);  // the codes' own requests end 1 KiB into what follows them
+            } else if (in.next) {
+                const uint8_t* next = in.next + p * in.meta_stride + g * kGroupBytes;
+                OCTAVO_UNROLL
+                for (size_t line = 0; line < kGroupBytes; line += 64) prefetch(next + line);
+            }
             const f32x16 scale = load_f16(reinterpret_cast<const uint16_t*>(meta));
             f32x16 minimum = zero_f32();
             if constexpr (F::kMin) minimum = load_f16(reinterpret_cast<const uint16_t*>(meta) + kPanel);

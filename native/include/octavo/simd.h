@@ -24,7 +24,11 @@
 #include <cstring>
 
 #define OCTAVO_INLINE static inline __attribute__((always_inline))
+#if defined(OCTAVO_EMULATE_AVX512)
+#define OCTAVO_UNROLL  // emulated vectors are memory anyway, and unrolled they take minutes to compile
+#else
 #define OCTAVO_UNROLL _Pragma("GCC unroll 16")
+#endif
 
 #if !defined(OCTAVO_ISA_NS)
 #error "simd.h is for kernel sources only: the build defines OCTAVO_ISA_NS and one OCTAVO_ISA_* macro (CMakeLists.txt)"

@@ -84,8 +84,8 @@ OCTAVO_INLINE f32x16 load_bf16_first(const uint16_t* p, int n) {
     return load_bf16(whole);
 }
 OCTAVO_INLINE f32x16 load_f16(const uint16_t* p) {
-    const __m256i v = halves(p);
-    return {_mm256_cvtph_ps(_mm256_castsi256_si128(v)), _mm256_cvtph_ps(_mm256_extracti128_si256(v, 1))};
+    return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+            _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
 }
 OCTAVO_INLINE i32x16 load_i8(const int8_t* p) {
     return {_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))),
