@@ -77,9 +77,10 @@ class Bench:
             self.arrived.setdefault(output.seq_id, []).append(self.steps)
         self.steps += 1
 
-    def drain(self, *, limit: int = 100_000) -> None:
-        while self.core.has_work and self.steps < limit:
+    def drain(self, *, limit: int = 20_000) -> None:
+        while self.core.has_work:
             self.step()
+            assert self.steps < limit, "no end"
         self.scheduler.check()
 
 
@@ -90,11 +91,19 @@ def published_at_finish() -> Iterator[Finding]:
     cached = bench.scheduler.stats().blocks_cached
     yield exactly("blocks cached by a 64-token prompt with max_tokens = 1", cached, 4)
     for depth, chain, drafts in ((1, 1, 0), (2, 2, 0), (1, 1, 4), (2, 2, 4)):
-        bench = Bench(depth=depth, chain=chain, num_drafts=drafts)
-        bench.add(request(0, numbers(10), 23))
-        bench.drain()
-        cached = bench.scheduler.stats().blocks_cached
-        yield exactly(f"blocks cached by 10 + 23 tokens, depth {depth}, chain {chain}, drafts {drafts}", cached, 2)
+        label = f"depth {depth}, chain {chain}, drafts {drafts}"
+        cached = possible = hits = 0
+        for answer in range(1, 41):
+            bench = Bench(depth=depth, chain=chain, num_drafts=drafts)
+            bench.add(request(0, numbers(10), answer))
+            bench.drain()
+            cached += bench.scheduler.stats().blocks_cached
+            possible += (10 + answer - 1) // 16
+            bench.add(request(1, [*numbers(10), *bench.answers[0]], 1))
+            bench.drain()
+            hits += bench.scheduler.stats().prefix_hits
+        yield exactly(f"blocks cached by 10 + 1 ... 40 tokens, {label}", cached, possible)
+        yield exactly(f"tokens hit by whoever goes on from these, {label}", hits, 16 * possible)
 
 
 def never_fits() -> Iterator[Finding]:
@@ -104,7 +113,7 @@ def never_fits() -> Iterator[Finding]:
         "a prompt as long as the whole pool is refused", refused is not None and refused.kind == "too_long", 1
     )
     bench.add(request(1, numbers(60), 100))
-    bench.drain(limit=1000)
+    bench.drain()
     yield exactly("max_tokens is cut to what the pool holds (60 of 64 used)", len(bench.answers[1]), 4)
     yield exactly("and that is counted", bench.scheduler.stats().clamped, 1)
 
@@ -123,7 +132,7 @@ def little_memory() -> Iterator[Finding]:
             asked = [request(i, numbers(prompt, base=i), answer) for i in range(20)]
             bench.add(*asked)
             idle, before = 0, -1
-            while bench.core.has_work and bench.steps < 100_000:
+            while bench.core.has_work and bench.steps < 20_000:
                 bench.step()
                 now = bench.scheduler.stats().computed_tokens
                 idle += now <= before

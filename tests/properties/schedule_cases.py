@@ -20,7 +20,7 @@ from octavo.types import FinishReason, Request, SamplingParams, SeqOutput, StepP
 
 LONGEST = 20 + 12 + 25
 """Tokens of the longest sequence the traffic holds."""
-MAX_STEPS = 20_000
+MAX_STEPS = 6_000
 
 
 @dataclass(frozen=True)
