@@ -106,6 +106,8 @@ def _fuse_residual(work: _Work) -> None:
             continue
         linear, its_segment = work.ops[made[0]]
         plain = isinstance(linear, Linear) and not linear.accumulate and linear.out == y and its_segment == segment
+        # A kernel that accumulates into what it still reads would see its own sums.
+        plain = plain and all(v.buffer != stream.buffer for v in reads(linear))
         rounded = work.buffers[y.buffer].dtype not in (None, "f32") or work.buffers[stream.buffer].dtype != "f32"
         between = [op for op, _ in work.ops[made[0] + 1 : j]]
         touched = any(v.buffer == stream.buffer for op in between for v in [*reads(op), *writes(op)])

@@ -71,6 +71,26 @@ def test_residual_adds_and_ropes_are_fused(checkpoint: TinyCheckpoint) -> None:
     assert [op.x.heads for op in ropes] == [4 + 2] * 3
 
 
+def test_no_linear_accumulates_into_its_own_input(checkpoint: TinyCheckpoint) -> None:
+    program = build_program(checkpoint.config)
+    at = next(i for i, op in enumerate(program.ops) if isinstance(op, Add))
+    add = program.ops[at]
+    assert isinstance(add, Add)
+    weight = next(w for w in program.weights.values() if w.kind == "linear" and w.n == w.k == add.out.columns)
+    y = replace(add.b, buffer=len(program.buffers))
+    more = replace(
+        program,
+        buffers=(*program.buffers, replace(program.buffers[add.b.buffer], name="square")),
+        ops=(*program.ops[: at + 1], Linear(add.out, y, weight.name), replace(add, b=y), *program.ops[at + 1 :]),
+        segments=tuple(
+            replace(s, first=s.first + 2 * (s.first > at), end=s.end + 2 * (s.end > at)) for s in program.segments
+        ),
+    )
+    more.validate()
+    for op in _lower(checkpoint, BACKENDS["native"], program=more).ops:
+        assert not isinstance(op, Linear) or op.x.buffer != op.out.buffer
+
+
 def test_a_stated_rounding_stops_the_fusion(checkpoint: TinyCheckpoint) -> None:
     program = build_program(checkpoint.config)
     y = next(op.b.buffer for op in program.ops if isinstance(op, Add))
