@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from octavo.config.scheduler import SchedulerConfig
 from octavo.engine.core import EngineCore
 from octavo.executor.fake import FakeExecutor, fake_answer, fake_facts
+from octavo.sched.kv import Hit
 from octavo.sched.refused import Refused
 from octavo.sched.scheduler import Scheduler
+from octavo.sched.sequence import Sequence
 from octavo.types import FinishReason, Request, SamplingParams, SeqOutput, StepPlan, StepResult
 
 LONGEST = 20 + 12 + 25
@@ -190,7 +192,14 @@ class Play:
             self.executor.counts["preempted"] = totals.preemptions
             return plan
 
+        place = self.scheduler._place
+
+        def placed(seq: Sequence, hit: Hit) -> None:
+            assert not self.scheduler._preempted, "admitted in a step that preempted"
+            place(seq, hit)
+
         self.scheduler.schedule = schedule  # type: ignore[method-assign]
+        self.scheduler._place = placed  # type: ignore[method-assign]
 
     def run(self) -> None:
         arrivals = make_requests(self.rng)
