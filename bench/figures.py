@@ -278,10 +278,22 @@ def explained(c: Context) -> Iterator[Row]:
     yield holds("3 Program", "octavo explain", ok, target="ops, memory, cost", value=value)
 
 
+def mutants(c: Context) -> Iterator[Row]:
+    """scripts/mutants.py: wrong lines in copies of the scheduler, each of which a test must notice."""
+    section, name, target = "9 Correctness", "mutants of the scheduler killed", "12 or more, all"
+    command = [sys.executable, str(c.root / "scripts" / "mutants.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
+    killed = sum(line.startswith("killed") for line in done.stdout.splitlines())
+    survived = done.stdout.count("SURVIVED")
+    ok = done.returncode == 0 and killed >= 12
+    yield holds(section, name, ok, target=target, value=f"{killed} of {killed + survived}")
+
+
 CHECKS: dict[str, Check] = {
     "import": import_times,
     "explain": explained,
     "memory": does_not_fit,
+    "mutants": mutants,
     "perplexity": perplexity,
     "start": start_idle_memory,
     "loads": loads,

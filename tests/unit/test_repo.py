@@ -78,8 +78,8 @@ def test_safety_is_not_an_assert() -> None:
 
 
 def test_files_hold_one_idea() -> None:
-    """A smell, not a gate, up to a point: no file of the package has more than 600 lines."""
-    assert {p.name: n for p in SOURCES if (n := len(p.read_text().splitlines())) > 600} == {}
+    """A smell, not a gate, up to a point: no file of the package has more than 700 lines."""
+    assert {p.name: n for p in SOURCES if (n := len(p.read_text().splitlines())) > 700} == {}
 
 
 def test_one_source_of_the_version() -> None:
