@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from jinja2 import nodes, pass_context
@@ -36,6 +37,9 @@ MAX_VALUE = 16_000_000
 MAX_TOTAL = 256_000_000
 """Characters and items of all values one rendering makes."""
 MAX_INT_BITS = 4_096
+MAX_PARTS = 500_000
+"""Members of one value, with theirs."""
+TOO_MUCH = "the chat template made more text than any conversation needs"
 
 # fmt: off
 FILTERS = frozenset((
@@ -46,9 +50,30 @@ FILTERS = frozenset((
 ))
 # fmt: on
 """Kept of Jinja's filters; the others format to a width, reach into objects, or are random."""
-WRITERS = frozenset(("tojson", "string", "join", "replace", "indent", "e", "escape", "safe", "trim", "upper", "lower"))
-"""Filters that turn whole values into text."""
-WIDTHS = frozenset(("center", "ljust", "rjust", "zfill", "expandtabs"))
+# fmt: off
+STRUCTURAL = frozenset((
+    "batch", "count", "d", "default", "first", "items", "last", "length", "list", "map", "reject", "rejectattr",
+    "reverse", "select", "selectattr", "slice",
+))
+"""Filters that look at the outside of a value only; the others write or compare the whole of it."""
+METHODS: dict[type, frozenset[str]] = {
+    str: frozenset((
+        "capitalize", "casefold", "center", "count", "endswith", "find", "index", "isalnum", "isalpha", "isdecimal",
+        "isdigit", "islower", "isspace", "isupper", "join", "ljust", "lower", "lstrip", "partition", "removeprefix",
+        "removesuffix", "replace", "rfind", "rindex", "rjust", "rpartition", "rsplit", "rstrip", "split",
+        "splitlines", "startswith", "strip", "swapcase", "title", "upper", "zfill",
+    )),
+    dict: frozenset(("copy", "get", "items", "keys", "values")),
+    list: frozenset(("copy", "count", "index")),
+    tuple: frozenset(("count", "index")),
+}
+# fmt: on
+"""Methods that may be called, by type."""
+BUILT_IN = (bytes, int, float, complex, set, frozenset, range, type)
+"""Types none of whose methods may be called."""
+WIDTHS = frozenset(("center", "ljust", "rjust", "zfill"))
+SPLITS = frozenset(("split", "rsplit", "splitlines"))
+MAX_SPLIT = 4_000_000
 STRFTIME = re.compile(r"(?:[^%]|%-?[A-Za-z%])*")
 
 
@@ -73,27 +98,38 @@ class _Budget:
     def charge(self, size: int) -> None:
         self.total += size
         if size > MAX_VALUE or self.total > MAX_TOTAL:
-            raise LimitExceeded("the chat template made more text than any conversation needs")
+            raise LimitExceeded(TOO_MUCH)
 
 
-def _weight(value: object, *, depth: int = 0) -> int:
-    """About how many characters `value` has when written out; stops counting beyond MAX_VALUE."""
-    if isinstance(value, str | bytes):
-        return len(value)
-    if depth > 64:
-        raise LimitExceeded("the chat template nests values more than 64 deep")
-    if isinstance(value, Mapping):
-        parts: Iterable[object] = (part for pair in value.items() for part in pair)
-    elif isinstance(value, list | tuple | set | frozenset):
-        parts = value
-    else:
-        return 16
-    total = 2
-    for part in parts:
-        total += 2 + _weight(part, depth=depth + 1)
-        if total > MAX_VALUE:
-            raise LimitExceeded("the chat template made more text than any conversation needs")
-    return total
+class _Scale:
+    """Weighs one value: about how many characters it has when written out, as far as the limits."""
+
+    def __init__(self) -> None:
+        self.parts = 0
+
+    def weigh(self, value: object, *, depth: int = 0) -> int:
+        if isinstance(value, str | bytes):
+            return len(value)
+        if isinstance(value, Mapping):
+            inside: Iterable[object] = chain.from_iterable(value.items())
+        elif isinstance(value, list | tuple | set | frozenset):
+            inside = value
+        else:
+            return 16
+        if depth > 64:
+            raise LimitExceeded("the chat template nests values more than 64 deep")
+        total = 2
+        for part in inside:
+            self.parts += 1
+            total += 2 + self.weigh(part, depth=depth + 1)
+            # A list that holds one list twice, that holds one list twice, …, is small and writes out without end.
+            if total > MAX_VALUE or self.parts > MAX_PARTS:
+                raise LimitExceeded(TOO_MUCH)
+        return total
+
+
+def _weight(value: object) -> int:
+    return len(value) if isinstance(value, str) else _Scale().weigh(value)
 
 
 def _size(value: object) -> int:
@@ -121,6 +157,16 @@ class _Instrument(NodeTransformer):
 
     def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.Node:
         return self._body(node)
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
+        self.generic_visit(node)
+        node.expr = self._weighed(node.expr)
+        for operand in node.ops:
+            operand.expr = self._weighed(operand.expr)
+        return node
+
+    def _weighed(self, node: nodes.Expr) -> nodes.Expr:
+        return node if isinstance(node, nodes.Const) else _call("guard_compare", [node], node.lineno)
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
@@ -172,6 +218,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def guard_step(self, size: int) -> None:
         self._budget.get().step(size)
 
+    def guard_compare(self, value: object) -> object:
+        """Comparing nested lists takes as long as writing them."""
+        if isinstance(value, list | tuple | Mapping):
+            self._budget.get().charge(_weight(value))
+        return value
+
     def guard_concat(self, *parts: object) -> str:
         self._budget.get().charge(sum(_weight(part) for part in parts))
         return "".join(map(str, parts))
@@ -199,10 +251,15 @@ class Sandbox(ImmutableSandboxedEnvironment):
         budget.step()
         owner = getattr(__obj, "__self__", None)
         name = getattr(__obj, "__name__", "")
-        if isinstance(owner, str | bytes):
-            _check_method(owner, name, args)
-        elif name in ("format", "format_map"):
+        if name in ("format", "format_map"):
             raise SecurityError("str.format is not available in chat templates; use ~")
+        kind = next((kind for kind in METHODS if isinstance(owner, kind)), None)
+        if isinstance(owner, BUILT_IN) if kind is None else name not in METHODS[kind]:
+            raise SecurityError(f"{type(owner).__name__}.{name} is not available in chat templates")
+        if isinstance(owner, str):
+            _check_method(owner, name, (*args, *kwargs.values()))
+        elif isinstance(owner, list | tuple):
+            budget.charge(_weight(owner))
         result = super().call(__context, __obj, *args, **kwargs)
         budget.charge(_size(result))
         return result
@@ -218,25 +275,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def _measured(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """A filter whose arguments are weighed and whose result is charged."""
-        writes = name in (
-            "tojson",
-            "string",
-            "join",
-            "replace",
-            "indent",
-            "e",
-            "escape",
-            "safe",
-            "trim",
-            "upper",
-            "lower",
-        )
+        whole = name not in STRUCTURAL
 
         # Filters declare by an attribute that they want the context or environment as first argument.
         def measured(*args: Any, **kwargs: Any) -> Any:
             budget = self._budget.get()
             budget.step()
-            if writes:
+            if whole:
                 budget.charge(sum(_weight(arg) for arg in args if isinstance(arg, str | list | tuple | Mapping)))
             texts = [arg for arg in args if isinstance(arg, str)]
             if name == "replace" and len(texts) >= 3:
@@ -244,7 +289,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
             elif name == "join" and len(texts) > 0:
                 budget.charge(len(texts[-1]) * max(map(_size, args)))
             elif name in ("indent", "batch", "slice", "round"):
-                _small(args[1:], kwargs.values())
+                _small((*args[1:], *kwargs.values()))
+            elif name == "sum" and not all(
+                isinstance(start, int | float) for start in (*args[3:], kwargs.get("start", 0))
+            ):
+                raise SecurityError("sum adds numbers only in chat templates")
             result = function(*args, **kwargs)
             budget.charge(_size(result))
             return result
@@ -263,22 +312,23 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return finalize
 
 
-def _check_method(owner: str | bytes, name: str, args: tuple[Any, ...]) -> None:
+def _check_method(owner: str, name: str, args: tuple[Any, ...]) -> None:
     """Refuses, before it runs, a string method whose result could be far larger than its parts."""
+    size = 0
     if name in WIDTHS:
-        _small(args, ())
-    elif name in ("replace", "translate") and len(args) >= 2 and isinstance(args[1], str | bytes):
-        old: Any = args[0]
-        if len(owner) + (owner.count(old) if old else len(owner) + 1) * len(args[1]) > MAX_VALUE:
-            raise LimitExceeded("the chat template made more text than any conversation needs")
+        _small(args)
+    elif name in SPLITS and len(owner) > MAX_SPLIT:
+        raise LimitExceeded(f"the chat template splits a text of more than {MAX_SPLIT} characters")
+    elif name == "replace" and len(args) >= 2 and isinstance(args[0], str) and isinstance(args[1], str):
+        size = len(owner) + (owner.count(args[0]) if args[0] else len(owner) + 1) * len(args[1])
     elif name == "join" and args and isinstance(args[0], list | tuple):
         size = _weight(args[0]) + len(owner) * len(args[0])
-        if size > MAX_VALUE:
-            raise LimitExceeded("the chat template made more text than any conversation needs")
+    if size > MAX_VALUE:
+        raise LimitExceeded(TOO_MUCH)
 
 
-def _small(args: Iterable[object], more: Iterable[object]) -> None:
-    if any(isinstance(arg, int) and abs(arg) > 10_000 for arg in (*args, *more)):
+def _small(numbers: Iterable[object]) -> None:
+    if any(isinstance(number, int) and abs(number) > 10_000 for number in numbers):
         raise LimitExceeded("the chat template asked for a width or count above 10000")
 
 

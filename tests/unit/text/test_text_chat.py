@@ -186,6 +186,11 @@ def test_dialect(tiny: Tokenizer) -> None:
     assert got == want
 
 
+DOUBLING = (
+    "{% set n = namespace(a=[1], b=[1]) %}"
+    "{% for i in range(40) %}{% set n.a = [n.a, n.a] %}{% set n.b = [n.b, n.b] %}{% endfor %}"
+)
+"""Two lists of 40 levels that write out to 2 ** 40 members."""
 ATTACKS = [
     "{% for i in range(10**9) %}x{% endfor %}",
     "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
@@ -230,6 +235,24 @@ ATTACKS = [
     "{% import 'os' as os %}{{ os }}",
     "{{ '{0.__class__.__init__.__globals__}'.format(namespace) }}",
     "{{ messages | map('attr', '__class__') | list }}",
+    DOUBLING + "{{ n.a | string | length }}",
+    DOUBLING + "{{ n.a | title | length }}",
+    DOUBLING + "{{ n.a | tojson | length }}",
+    DOUBLING + "{{ n.a | sort | length }}",
+    DOUBLING + "{{ n.a == n.b }}",
+    DOUBLING + "{{ n.a in [n.b] }}",
+    DOUBLING + "{{ [n.a].index(n.b) }}",
+    DOUBLING + "{{ n.a ~ '' }}",
+    DOUBLING + "{{ n.a }}",
+    "{{ ([[1] * 1000] * 1000) | sum(start=[]) | length }}",
+    "{{ (1).to_bytes(1000000000, 'big') }}",
+    "{{ ('x' * 10000).translate({120: 'y' * 1000000}) }}",
+    "{{ ('a' * 1000000).encode('punycode') }}",
+    "{{ 'a'.expandtabs(tabsize=10 ** 10) }}",
+    "{{ ('x,' * 5000000).split(',') }}",
+    "{{ [1] | batch(100000000) | list }}",
+    "{{ range(9) | slice(100000000) | list }}",
+    "{{ messages | tojson(indent=100000000) }}",
 ]
 
 
