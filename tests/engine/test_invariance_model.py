@@ -93,9 +93,23 @@ def run(executor: InlineExecutor, requests: list[Request], how: Schedule) -> dic
     return answers
 
 
+def make_executor(*, threads: int) -> InlineExecutor:
+    """Room for every request at once, small enough to be poisoned often."""
+    return InlineExecutor(
+        EngineArgs(
+            model=str(smollm2()),
+            max_num_seqs=64,
+            max_num_batched_tokens=2048,
+            max_model_len=1024,
+            num_kv_blocks=1200,
+            threads=threads,
+        )
+    )
+
+
 @pytest.fixture(scope="module")
 def executor() -> Iterator[InlineExecutor]:
-    it = InlineExecutor(EngineArgs(model=str(smollm2()), max_num_seqs=64, threads=2, max_model_len=2048))
+    it = make_executor(threads=2)
     yield it
     it.close()
 
@@ -148,7 +162,7 @@ def test_batch_of_64(executor: InlineExecutor, requests: list[Request], alone: d
 
 
 def test_one_thread(requests: list[Request], alone: dict[int, Answer]) -> None:
-    executor = InlineExecutor(EngineArgs(model=str(smollm2()), max_num_seqs=64, threads=1, max_model_len=2048))
+    executor = make_executor(threads=1)
     try:
         assert run(executor, requests, Schedule()) == alone
     finally:
@@ -163,7 +177,7 @@ def test_every_instruction_set(requests: list[Request], alone: dict[int, Answer]
     try:
         for isa in native.isas():
             native.set_isa(isa)
-            executor = InlineExecutor(EngineArgs(model=str(smollm2()), max_num_seqs=64, threads=2, max_model_len=2048))
+            executor = make_executor(threads=2)
             try:
                 got = run(executor, few, Schedule())
             finally:

@@ -26,14 +26,26 @@ class InlineExecutor:
         self.runner: Runner = load_runner(args, on_progress=on_progress)
         self.facts = self.runner.facts
         self._queue: deque[StepPlan] = deque()
+        self._void = 0
+        """Steps at the head of the queue that were planned on a step that failed."""
 
     def submit(self, plan: StepPlan) -> None:
         """Queue a plan. Never blocks."""
         self._queue.append(plan)
 
     def collect(self) -> StepResult:
-        """Run the oldest plan and answer it. An exception of the step becomes `StepResult.error`."""
-        return self.runner.execute(self._queue.popleft())
+        """Run the oldest plan and answer it. An exception of the step becomes `StepResult.error`.
+
+        Plans that were already submitted then are not run: each is answered by an error of its own.
+        """
+        plan = self._queue.popleft()
+        if self._void:
+            self._void -= 1
+            return StepResult(step=plan.step, tokens=[[] for _ in plan.seqs], error="a step before it failed")
+        result = self.runner.execute(plan)
+        if result.error is not None:
+            self._void = len(self._queue)
+        return result
 
     def close(self) -> None:
         """Give threads and memory back."""

@@ -57,9 +57,9 @@ class Slot:
         self.logprobs = new.params.logprobs
         self.prompt_logprobs = new.params.prompt_logprobs
 
-    def scores_from(self, count: int) -> bool:
-        """Whether the last `count` computed positions score a token of the prompt."""
-        return self.prompt_logprobs is not None and self.computed - count < self.num_prompt - 1
+    def scores_from(self, rows: int) -> bool:
+        """Whether any of the last `rows` computed positions scores a token of the prompt."""
+        return rows > 0 and self.prompt_logprobs is not None and self.computed - rows < self.num_prompt - 1
 
 
 class Runner:
@@ -98,7 +98,7 @@ class Runner:
             self._slots[slot] = None
         states = [self._admit(p) for p in plan.seqs]
         self._fill(plan.seqs, states)
-        if any(s.scores_from(p.count) for p, s in zip(plan.seqs, states, strict=True)):
+        if any(s.scores_from(p.rows) for p, s in zip(plan.seqs, states, strict=True)):
             return self._run_scored(plan, states)
         self.backend.forward(len(states))
         return self._sample(plan, states, prompt_logprobs=None)
@@ -209,14 +209,15 @@ class Runner:
         Never more than `max_rows` rows of logits exist.
         """
         backend, n = self.backend, len(states)
+        rows, skip = backend.inputs["rows"], backend.inputs["skip"]
+        rows[:n] = 0  # the plan wants more rows than may exist at a time
         backend.forward(n, "embed")
         backend.forward(n, "layers")
         scores: list[list[TokenLogprobs] | None] = [None] * n
-        rows, skip = backend.inputs["rows"], backend.inputs["skip"]
         for i, (p, state) in enumerate(zip(plan.seqs, states, strict=True)):
-            if state.prompt_logprobs is None or not state.scores_from(p.count):
+            if state.prompt_logprobs is None or not state.scores_from(p.rows):
                 continue
-            first = state.computed - p.count
+            first = state.computed - p.rows
             last = min(state.computed, state.num_prompt - 1)  # position q scores the prompt token at q + 1
             found: list[TokenLogprobs] = []
             rows[:n] = 0
