@@ -211,8 +211,13 @@ void make_executable(PyExecutable* self, std::shared_ptr<Team> team, const nb::d
 
 }  // namespace
 
+namespace octavo {
+void bind_linear(nb::module_& m);  // bind_linear.cpp
+}
+
 NB_MODULE(_native, m) {
     m.doc() = "Octavo's native kernels; docs/dev/native-abi.md describes the interface.";
+    octavo::bind_linear(m);
     m.def("isas", &usable_isas);
     m.def("isa_note", &isa_note, "isa"_a);
     m.def("isa", [] { return chosen_isa(); });
@@ -252,7 +257,7 @@ NB_MODULE(_native, m) {
     }, "format"_a, "n"_a, "k"_a);
     m.def("can_pack", [](const std::string& format, const std::string& source) { return can_pack(format_of(format), source_of(source)); },
           "format"_a, "source"_a);
-    m.def("pack", &pack_weight, "format"_a, "source"_a, "n"_a, "k"_a, "src"_a, "dst"_a, "col0"_a = 0, "n_total"_a, "threads"_a = 0);
+    m.def("pack", &pack_weight, "format"_a, "source"_a, "n"_a, "k"_a, "src"_a, "dst"_a, "col0"_a, "n_total"_a, "threads"_a = 0);
     m.def("unpack_rows", &unpack_weight_rows, "format"_a, "n"_a, "k"_a, "src"_a, "rows"_a, "out"_a);
 
     nb::class_<PyExecutable>(m, "Executable")

@@ -1,0 +1,141 @@
+// Single kernels for tests and benchmarks: a linear, q8 rows and packed columns of any variant this CPU has.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <stdexcept>
+#include <vector>
+
+#include "octavo/kernels.h"
+#include "octavo/pack.h"
+#include "octavo/team.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace octavo {
+namespace {
+
+using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using MutableBytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Numbers = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using MutableNumbers = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+void require(bool condition, const char* what) {
+    if (!condition) throw std::invalid_argument(what);
+}
+
+const Kernels& table(const std::string& isa) {
+    const Kernels* kernels = kernels_of(isa.c_str());
+    require(kernels != nullptr, "isa: not one of isas()");
+    return *kernels;
+}
+
+WeightFormat format_named(const std::string& name) {
+    if (name == "f32") return WeightFormat::f32;
+    if (name == "bf16") return WeightFormat::bf16;
+    if (name == "int8") return WeightFormat::int8;
+    if (name == "int4") return WeightFormat::int4;
+    require(name == "int4m", "format: allowed are f32, bf16, int8, int4, int4m");
+    return WeightFormat::int4m;
+}
+
+LinearWeight weight_of(const std::string& format, std::int64_t n, std::int64_t k, const Bytes& packed) {
+    const LinearWeight weight{format_named(format), n, k, packed.data()};
+    require(n > 0 && k > 0, "n and k must be positive");
+    require(packed.size() == packed_bytes(weight.format, static_cast<std::size_t>(n), static_cast<std::size_t>(k)),
+            "weight: not packed_bytes(format, n, k) long");
+    require(reinterpret_cast<std::uintptr_t>(packed.data()) % kAlign == 0, "weight: not 64-byte aligned");
+    return weight;
+}
+
+std::uint8_t* aligned(std::vector<std::uint8_t>& bytes) {
+    const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(bytes.data());
+    return bytes.data() + (round_up(address, kAlign) - address);
+}
+
+// Panels split over the team; the kernel itself never knows.
+void run(const Kernels& kernels, const LinearTask& task, Team& team) {
+    const std::size_t scratch = linear_scratch_bytes(task.weight.format, static_cast<std::size_t>(task.weight.k));
+    const std::int64_t panels = task.panel1 - task.panel0;
+    std::vector<std::vector<std::uint8_t>> scratches(static_cast<std::size_t>(team.threads()),
+                                                     std::vector<std::uint8_t>(scratch + kAlign));
+    auto work = [&](int thread) {
+        LinearTask mine = task;
+        mine.panel0 = task.panel0 + panels * thread / team.threads();
+        mine.panel1 = task.panel0 + panels * (thread + 1) / team.threads();
+        mine.scratch = aligned(scratches[static_cast<std::size_t>(thread)]);
+        if (mine.panel0 < mine.panel1) kernels.linear_panels(mine);
+    };
+    team.run(work);
+}
+
+void linear(Team& team, const std::string& isa, const std::string& format, std::int64_t n, std::int64_t k,
+            const Bytes& weight, const Bytes& x, std::int64_t rows, MutableBytes out, bool out_bf16, bool accumulate,
+            const std::optional<Numbers>& bias, std::int64_t panel0, std::int64_t panel1) {
+    LinearTask task{};
+    task.weight = weight_of(format, n, k, weight);
+    task.x = x.data();
+    task.x_stride = row_bytes(rows_for(task.weight.format), static_cast<std::size_t>(k));
+    task.out = out.data();
+    task.out_type = out_bf16 ? RowType::bf16 : RowType::f32;
+    task.out_stride = row_bytes(task.out_type, static_cast<std::size_t>(n));
+    task.accumulate = accumulate;
+    task.row1 = rows;
+    task.panel0 = panel0;
+    task.panel1 = panel1 < 0 ? static_cast<std::int64_t>(panels_of(static_cast<std::size_t>(n))) : panel1;
+    require(rows > 0 && x.size() == task.x_stride * static_cast<std::size_t>(rows), "x: not rows * row_bytes long");
+    require(out.size() == task.out_stride * static_cast<std::size_t>(rows), "out: not rows * row_bytes long");
+    require(!accumulate || !out_bf16, "accumulate: only into f32");
+    require(0 <= panel0 && panel0 <= task.panel1 &&
+                task.panel1 <= static_cast<std::int64_t>(panels_of(static_cast<std::size_t>(n))),
+            "panels: out of range");
+    if (bias) {
+        require(static_cast<std::int64_t>(bias->size()) == n, "bias: not n long");
+        task.bias = bias->data();
+    }
+    const Kernels& kernels = table(isa);
+    nb::gil_scoped_release release;
+    run(kernels, task, team);
+}
+
+void quantize_rows(Team& team, const std::string& isa, const Matrix& x, MutableBytes out) {
+    const std::size_t rows = x.shape(0);
+    const std::size_t width = x.shape(1);
+    const std::size_t stride = row_bytes(RowType::q8, width);
+    require(out.size() == rows * stride, "out: not rows * row_bytes('q8', width) long");
+    const Kernels& kernels = table(isa);
+    auto work = [&](int thread) {
+        if (thread != 0) return;
+        for (std::size_t row = 0; row < rows; ++row) {
+            kernels.quantize_row(x.data() + row * width, static_cast<std::int64_t>(width), out.data() + row * stride);
+        }
+    };
+    team.run(work);
+}
+
+void dequantize_row(Team& team, const std::string& isa, const std::string& format, std::int64_t n, std::int64_t k,
+                    const Bytes& weight, std::int64_t column, MutableNumbers out) {
+    const LinearWeight packed = weight_of(format, n, k, weight);
+    require(0 <= column && column < n, "column: out of range");
+    require(static_cast<std::int64_t>(out.size()) == k, "out: not k long");
+    const Kernels& kernels = table(isa);
+    auto work = [&](int thread) {
+        if (thread == 0) kernels.dequantize_row(packed, column, out.data());
+    };
+    team.run(work);
+}
+
+}  // namespace
+
+void bind_linear(nb::module_& m) {
+    m.def("linear", &linear, "team"_a, "isa"_a, "format"_a, "n"_a, "k"_a, "weight"_a, "x"_a, "rows"_a, "out"_a,
+          "out_bf16"_a = false, "accumulate"_a = false, "bias"_a = nb::none(), "panel0"_a = 0, "panel1"_a = -1);
+    m.def("quantize_rows", &quantize_rows, "team"_a, "isa"_a, "x"_a, "out"_a);
+    m.def("dequantize_row", &dequantize_row, "team"_a, "isa"_a, "format"_a, "n"_a, "k"_a, "weight"_a, "column"_a,
+          "out"_a);
+}
+
+}  // namespace octavo

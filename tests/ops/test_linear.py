@@ -1,0 +1,190 @@
+"""Linears: values against float64, bits against the scalar variant for every ISA, row count and split."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+_native = pytest.importorskip("octavo._native")
+
+from tests.ops.linear_cases import FORMATS, Packed, aligned, packed, q8_parts, rows  # noqa: E402 (needs the module)
+
+SHAPES = [(40, 64), (33, 576), (96, 896), (16, 1536), (17, 100), (5, 33), (1, 1)]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def team() -> Iterator[object]:
+    one = _native.Team(1)
+    yield one
+    one.close()
+
+
+def case(fmt: str, n: int, k: int) -> tuple[Packed, np.random.Generator]:
+    if fmt == "int4" and k % 32:
+        pytest.skip("int4 comes from q4_0 only, whose rows are multiples of 32")
+    rng = np.random.default_rng(n * 1000 + k)
+    return packed(fmt, n, k, rng), rng
+
+
+def linear(team: object, isa: str, weight: Packed, x: np.ndarray, m: int, **options: object) -> np.ndarray:
+    """Rows [0, m) of x, as the output buffer [m, row_bytes]; `base` is what it held before."""
+    dtype = "bf16" if options.get("out_bf16") else "f32"
+    stride = _native.row_bytes(dtype, weight.n)
+    out = aligned(m * stride)
+    base = options.pop("base", None)
+    if base is not None:
+        out.reshape(m, stride)[:, : 4 * weight.n] = np.ascontiguousarray(base[:m]).view(np.uint8)
+    x = x.reshape(-1, _native.row_bytes("q8" if weight.format.startswith("int") else weight.format, weight.k))[:m]
+    _native.linear(team, isa, weight.format, weight.n, weight.k, weight.panels, x.reshape(-1), m, out, **options)
+    return out.reshape(m, stride)
+
+
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_values(team: object, fmt: str, n: int, k: int) -> None:
+    weight, rng = case(fmt, n, k)
+    x, numbers = rows(fmt, (rng.standard_normal((9, k)) * 3).astype(np.float32), team)
+    want = numbers @ weight.numbers.T
+    magnitude = np.abs(numbers) @ np.abs(weight.numbers).T + 1e-30
+    for isa in _native.isas():
+        got = linear(team, isa, weight, x, 9)[:, : 4 * n].copy().view(np.float32)
+        assert (np.abs(got - want) / magnitude).max() < 2e-6
+
+
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_bits(team: object, fmt: str, n: int, k: int) -> None:
+    """A row's bits are the same alone and among 70, in every variant, with every epilogue."""
+    weight, rng = case(fmt, n, k)
+    x, _ = rows(fmt, (rng.standard_normal((70, k)) * 3).astype(np.float32), team)
+    bias = rng.standard_normal(n).astype(np.float32)
+    base = rng.standard_normal((70, n)).astype(np.float32)
+    for options in ({}, {"bias": bias, "accumulate": True, "base": base}, {"bias": bias, "out_bf16": True}):
+        want = linear(team, "scalar", weight, x, 70, **options)
+        for isa in _native.isas():
+            for m in (*range(1, 26), 48, 64, 70):
+                assert (linear(team, isa, weight, x, m, **options) == want[:m]).all(), (isa, m)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_many_rows(team: object, fmt: str) -> None:
+    """More rows than a block: the last block's rows are those computed alone."""
+    weight, rng = case(fmt, 24, 576)
+    x, _ = rows(fmt, rng.standard_normal((300, 576)).astype(np.float32), team)
+    isa = _native.isas()[-1]
+    whole = linear(team, isa, weight, x, 300)
+    stride = x.size // 300
+    for row in (0, 131, 239, 240, 299):
+        alone = linear(team, isa, weight, x[row * stride : (row + 1) * stride], 1)
+        assert (alone[0] == whole[row]).all()
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_panels_split(team: object, fmt: str) -> None:
+    """Two threads, and panel ranges one after another, write exactly their own columns."""
+    weight, rng = case(fmt, 77, 96)
+    x, _ = rows(fmt, rng.standard_normal((5, 96)).astype(np.float32), team)
+    want = linear(team, "scalar", weight, x, 5)
+    two = _native.Team(2)
+    isa = _native.isas()[-1]
+    assert (linear(two, isa, weight, x, 5) == want).all()
+    two.close()
+    stride = _native.row_bytes("f32", 77)
+    out = aligned(5 * stride)
+    for first, last in ((0, 1), (3, 5), (1, 3)):
+        _native.linear(team, isa, fmt, 77, 96, weight.panels, x, 5, out, panel0=first, panel1=last)
+    assert (out.reshape(5, stride)[:, : 4 * 77] == want[:, : 4 * 77]).all()
+
+
+@pytest.mark.parametrize("width", [1, 16, 31, 32, 33, 48, 100, 576, 1536])
+def test_quantize_rows(team: object, width: int) -> None:
+    """numerics.md "Activations: q8", value by value, the same bits in every variant."""
+    rng = np.random.default_rng(width)
+    x = (rng.standard_normal((6, width)) * np.exp(rng.uniform(-20, 20, (6, 1)))).astype(np.float32)
+    x[1] = 0
+    x[2] = 1e-38
+    x[3, 0] = np.nan
+    x[4, -1] = np.inf
+    groups = -(-width // 32)
+    padded = np.zeros((6, 32 * groups), np.float32)
+    padded[:, :width] = x
+    padded = padded.reshape(6, groups, 32)
+    amax = np.abs(padded).max(axis=-1)
+    finite = np.isfinite(amax)
+    tiny = finite & (amax < 2.0**-100)
+    ok = finite & ~tiny
+    scale = np.where(ok, amax / np.float32(127), np.where(tiny, 0, np.nan)).astype(np.float32)
+    inverse = np.zeros_like(scale)
+    inverse[ok] = np.float32(127) / amax[ok]
+    with np.errstate(invalid="ignore"):
+        codes = np.where(ok[..., None], np.rint(padded * inverse[..., None]), 0)
+    sums = scale * codes.sum(-1).astype(np.float32)
+    for isa in _native.isas():
+        out = aligned(6 * _native.row_bytes("q8", width))
+        _native.quantize_rows(team, isa, x, out)
+        got_codes, got_scales, got_sums = q8_parts(out, 6, width)
+        np.testing.assert_array_equal(got_codes, codes)
+        np.testing.assert_array_equal(got_scales, scale)
+        np.testing.assert_array_equal(got_sums, sums.astype(np.float32))
+
+
+def test_nan_reaches_its_own_row_only(team: object) -> None:
+    weight, rng = case("int4m", 40, 64)
+    x = rng.standard_normal((5, 64)).astype(np.float32)
+    x[2, 40] = np.nan
+    data, _ = rows("int4m", x, team, _native.isas()[-1])
+    got = linear(team, _native.isas()[-1], weight, data, 5)[:, : 4 * 40].copy().view(np.float32)
+    assert np.isnan(got[2]).all()
+    assert np.isfinite(np.delete(got, 2, axis=0)).all()
+
+
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_dequantize_row(team: object, fmt: str, n: int, k: int) -> None:
+    weight, _ = case(fmt, n, k)
+    for isa in _native.isas():
+        for column in {0, n // 2, n - 1}:
+            out = np.zeros(k, np.float32)
+            _native.dequantize_row(team, isa, fmt, n, k, weight.panels, column, out)
+            np.testing.assert_allclose(out, weight.numbers[column], rtol=2e-7, atol=1e-8)
+
+
+def test_refuses_what_does_not_fit(team: object) -> None:
+    weight, rng = case("int8", 16, 64)
+    x, _ = rows("int8", rng.standard_normal((2, 64)).astype(np.float32), team)
+    with pytest.raises(ValueError, match="out: not"):
+        _native.linear(team, "scalar", "int8", 16, 64, weight.panels, x, 2, aligned(64))
+    with pytest.raises(ValueError, match="isa"):
+        _native.linear(team, "sse9", "int8", 16, 64, weight.panels, x, 2, aligned(128))
+
+
+@pytest.mark.slow
+def test_avx512_emulated(tmp_path: Path) -> None:
+    """The AVX-512 kernels' logic, through SIMDe where the CPU has none: every bit as scalar's.
+
+    Says nothing about the two instructions written as inline assembly, vpdpbusd and vdpbf16ps.
+    """
+    if not Path("/usr/include/simde/x86/avx512.h").exists() or not shutil.which("g++"):
+        pytest.skip("needs g++ and the headers of libsimde-dev")
+    if "avx2" not in _native.isas():
+        pytest.skip("the emulation needs AVX2")
+    common = ["g++", "-std=c++20", "-O1", "-w", "-ffp-contract=off", "-fno-math-errno", f"-I{ROOT}/native/include"]
+    objects = []
+    for isa in ("scalar", "avx512vnni", "avx512bf16"):
+        flags = [f"-DOCTAVO_ISA_NS={isa}", f"-DOCTAVO_ISA_{isa.upper()}=1"]
+        if isa != "scalar":
+            flags += ["-DOCTAVO_EMULATE_AVX512=1", "-mavx2", "-mfma", "-mf16c"]
+        for name in ("linear", "quantize"):
+            objects.append(str(tmp_path / f"{name}.{isa}.o"))
+            subprocess.run([*common, *flags, "-c", f"{ROOT}/native/src/{name}.cpp", "-o", objects[-1]], check=True)
+    program = str(tmp_path / "emulated")
+    main = f"{ROOT}/native/tests/emulated/linear.cpp"
+    subprocess.run([*common, main, *objects, "-o", program], check=True)
+    done = subprocess.run([program], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout

@@ -1,0 +1,91 @@
+"""Packing: every pair keeps the file's numbers, quantising errs as little as it should, columns land where asked."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+_native = pytest.importorskip("octavo._native")
+
+from tests.ops.linear_cases import aligned, from_bf16, source, to_bf16, unpacked  # noqa: E402 (needs the module)
+
+LOSSLESS = [
+    ("f32", "f32"), ("f32", "f16"), ("f32", "bf16"), ("f32", "q8_0"), ("f32", "q4_0"), ("f32", "q4_1"),
+    ("bf16", "bf16"), ("int8", "q8_0"), ("int8", "q4_0"), ("int4", "q4_0"), ("int4m", "q4_1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("n", "k"), [(16, 32), (33, 576), (7, 96)])
+@pytest.mark.parametrize(("fmt", "kind"), LOSSLESS)
+def test_lossless(fmt: str, kind: str, n: int, k: int) -> None:
+    data, numbers = source(kind, n, k, np.random.default_rng(1))
+    panels = aligned(_native.packed_bytes(fmt, n, k), fill=0xFF)
+    _native.pack(fmt, kind, n, k, data, panels, 0, n, 2)
+    np.testing.assert_array_equal(unpacked(fmt, n, k, panels), numbers.astype(np.float32))
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16"])
+def test_bf16_rounds_once(kind: str) -> None:
+    data, numbers = source(kind, 19, 33, np.random.default_rng(2))
+    panels = aligned(_native.packed_bytes("bf16", 19, 33), fill=0xFF)
+    _native.pack("bf16", kind, 19, 33, data, panels, 0, 19, 1)
+    want = from_bf16(to_bf16(numbers.astype(np.float32)))
+    np.testing.assert_array_equal(unpacked("bf16", 19, 33, panels), want)
+
+
+@pytest.mark.parametrize("k", [64, 100, 576])
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize(("fmt", "step"), [("int8", 254), ("int4m", 15)])
+def test_quantised(fmt: str, step: int, kind: str, k: int) -> None:
+    """No number is off by much more than half a step of its group, and 4 bits beat plain min-max rounding."""
+    data, numbers = source(kind, 20, k, np.random.default_rng(3))
+    panels = aligned(_native.packed_bytes(fmt, 20, k), fill=0xFF)
+    _native.pack(fmt, kind, 20, k, data, panels, 0, 20, 2)
+    got = unpacked(fmt, 20, k, panels).astype(np.float64)
+    plain = 0.0
+    error = 0.0
+    for first in range(0, k, 32):
+        x, y = numbers[:, first : first + 32], got[:, first : first + 32]
+        low, high = x.min(axis=1, keepdims=True), x.max(axis=1, keepdims=True)
+        width = 2 * np.abs(x).max(axis=1, keepdims=True) if fmt == "int8" else high - low
+        assert (np.abs(x - y) <= width / step * (0.51 if fmt == "int8" else 1.6) + 1e-9).all()
+        base = -width / 2 if fmt == "int8" else low
+        grid = np.maximum(width / step, 1e-30)
+        plain += float(((np.rint((x - base) / grid) * grid + base - x) ** 2).sum())
+        error += float(((x - y) ** 2).sum())
+    assert error < (1.02 if fmt == "int8" else 0.97) * plain
+
+
+def test_constant_and_zero_groups() -> None:
+    x = np.zeros((3, 64), np.float32)
+    x[1] = 0.25
+    x[2] = -3
+    for fmt in ("int8", "int4m"):
+        panels = aligned(_native.packed_bytes(fmt, 3, 64), fill=0xFF)
+        _native.pack(fmt, "f32", 3, 64, x.view(np.uint8).reshape(-1), panels, 0, 3, 1)
+        np.testing.assert_allclose(unpacked(fmt, 3, 64, panels), x, rtol=1e-3)
+
+
+@pytest.mark.parametrize("fmt", ["f32", "bf16", "int8", "int4", "int4m"])
+def test_columns_of_a_fused_weight(fmt: str) -> None:
+    """Three tensors side by side equal one tensor; the columns that pad the last panel are zero."""
+    kind = {"f32": "f32", "bf16": "bf16", "int8": "q8_0", "int4": "q4_0", "int4m": "q4_1"}[fmt]
+    n, k = 53, 96
+    data, _ = source(kind, n, k, np.random.default_rng(4))
+    whole = aligned(_native.packed_bytes(fmt, n, k), fill=0xFF)
+    parts = aligned(_native.packed_bytes(fmt, n, k), fill=0xFF)
+    _native.pack(fmt, kind, n, k, data, whole, 0, n, 1)
+    row = data.size // n
+    for first, last in ((40, 53), (0, 9), (9, 40)):
+        _native.pack(fmt, kind, last - first, k, data[first * row : last * row], parts, first, n, 2)
+    np.testing.assert_array_equal(whole, parts)
+    assert not unpacked(fmt, 64, k, whole)[n:].any()
+
+
+@pytest.mark.parametrize(
+    ("fmt", "kind"), [("int4", "f32"), ("int4", "q4_1"), ("int4m", "q4_0"), ("int4m", "q8_0"), ("bf16", "q4_1")]
+)
+def test_refuses_to_lose_bits(fmt: str, kind: str) -> None:
+    assert not _native.can_pack(fmt, kind)
+    with pytest.raises(ValueError, match="lose"):
+        _native.pack(fmt, kind, 16, 32, aligned(4096), aligned(_native.packed_bytes(fmt, 16, 32)), 0, 16, 1)
