@@ -2,8 +2,8 @@
 
     python bench/q8_groups.py MODEL ORACLE.json
 
-Weights stay as the file has them and everything else is float32, so only the activation rounding differs. Texts: the first
-1,024 ids of the oracle's two longest different prompts. Result: docs/decisions/0002-q8-groups.md.
+Weights stay as the file has them and everything else is float32, so only the activation rounding differs. Texts: the
+first 1,024 ids of the oracle's two longest different prompts. Result: docs/decisions/0002-q8-groups.md.
 """
 
 from __future__ import annotations
