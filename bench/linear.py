@@ -1,0 +1,122 @@
+"""Linears beside the machine's own limits.
+
+    python -m bench.linear [--isa avx2] [--formats int4m int8] [--threads 1 2] [--rows 1 8 64]
+
+For each shape, format, row count and thread count: microseconds of one call, weight bytes a second, operations a second
+(2 per multiply-add), and the share of what this machine does at best: reading memory (few rows) or issuing the
+instructions (many rows). Weights are cycled through 128 MiB, so that they come from memory as in a real model.
+
+The limits are measured here, in the same minute. `read`: a float32 linear of one row, which does nothing but read
+its weight. `float32`: one of 240 rows whose weight stays in the first-level cache. The integer ceilings are bounds
+made from it: 4 bits 4 times (vpmaddubsw + vpaddw, 32 multiply-adds in the slots of two), 8 bits 2 times. On Zen 3 a
+bare loop of those two instructions reached 3.2 times float32, so 80 % is all there is for 4 bits. With AVX-512 VNNI
+both are 4 times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo import _native
+
+SHAPES = [(576, 960), (576, 3072), (1536, 576), (576, 49152), (2048, 8192)]  # (k, n)
+FORMATS = ["int4m", "int4", "int8", "bf16", "f32"]
+ROWS = [1, 4, 8, 16, 32, 64, 256]
+POOL = 128 << 20
+SECONDS = 0.12  # spent on one cell
+
+
+def best(call: Any, seconds: float = SECONDS) -> float:
+    """The fastest of many calls, in seconds."""
+    fastest = float("inf")
+    end = time.perf_counter() + seconds
+    count = 0
+    while count < 3 or time.perf_counter() < end:
+        start = time.perf_counter()
+        call()
+        fastest = min(fastest, time.perf_counter() - start)
+        count += 1
+    return fastest
+
+
+class Bench:
+    """One ISA and thread count; weights live in an arena on large pages."""
+
+    def __init__(self, isa: str, threads: int) -> None:
+        self.isa = isa
+        self.team = _native.Team(threads)
+        self.arena = _native.Arena(POOL + (2 << 20), True)
+        pool = self.arena.view(0, POOL)
+        rng = np.random.default_rng(0)
+        piece = rng.integers(0, 1024, 1 << 20, dtype=np.uint16) | np.uint16(0x2C00)  # small positive halves
+        for at in range(0, POOL, piece.nbytes):
+            pool[at : at + piece.nbytes] = piece.view(np.uint8)
+
+    def rows(self, fmt: str, m: int, k: int) -> NDArray[np.uint8]:
+        kind = {"f32": "f32", "bf16": "bf16"}.get(fmt, "q8")
+        out = np.zeros(m * _native.row_bytes(kind, k), np.uint8)
+        x = np.random.default_rng(m).standard_normal((m, k)).astype(np.float32)
+        if kind == "q8":
+            _native.quantize_rows(self.team, self.isa, x, out)
+        elif kind == "f32":
+            out.reshape(m, -1)[:, : 4 * k] = x.view(np.uint8)
+        else:
+            out.reshape(m, -1)[:, : 2 * k] = (x.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+        return out
+
+    def seconds(self, fmt: str, m: int, k: int, n: int, *, cached: bool = False) -> float:
+        size = _native.packed_bytes(fmt, n, k)
+        copies = 1 if cached else max(1, POOL // size)
+        weights = [self.arena.view(i * size, size) for i in range(copies)]
+        x = self.rows(fmt, m, k)
+        out = np.zeros(m * _native.row_bytes("f32", n), np.uint8)
+        turn = iter(range(1 << 62))
+
+        def call() -> None:
+            weight = weights[next(turn) % copies]
+            _native.linear(self.team, self.isa, fmt, n, k, weight, x, m, out)
+
+        return best(call)
+
+    def limits(self) -> tuple[float, float]:
+        """(bytes a second read, float32 operations a second)."""
+        # One row against a wide f32 weight does nothing but read it.
+        k, n = 1024, 8192
+        read = _native.packed_bytes("f32", n, k) / self.seconds("f32", 1, k, n)
+        m, k, n = 240, 128, 32
+        return read, 2.0 * m * k * n / self.seconds("f32", m, k, n, cached=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--isa", default=_native.isas()[-1], choices=_native.isas())
+    parser.add_argument("--formats", nargs="+", default=FORMATS, choices=FORMATS)
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--rows", nargs="+", type=int, default=ROWS)
+    parser.add_argument("--shapes", nargs="+", type=int, default=range(len(SHAPES)), help="indices into SHAPES")
+    args = parser.parse_args()
+    for threads in args.threads:
+        bench = Bench(args.isa, threads)
+        read, flops = bench.limits()
+        print(f"{args.isa}, {threads} threads: read {read / 1e9:.1f} GB/s, float32 {flops / 1e9:.0f} GFLOP/s")
+        for fmt in args.formats:
+            factor = 1 if fmt in ("f32", "bf16") else 2 if fmt == "int8" and args.isa == "avx2" else 4
+            ceiling = flops * factor
+            for k, n in (SHAPES[i] for i in args.shapes):
+                size = _native.packed_bytes(fmt, n, k)
+                cells = []
+                for m in args.rows:
+                    t = bench.seconds(fmt, m, k, n)
+                    share = max(size / t / read, 2.0 * m * k * n / t / ceiling)
+                    rate = f"{size / t / 1e9:.1f} GB/s" if m <= 8 else f"{2e-9 * m * k * n / t:.0f} GOP/s"
+                    cells.append(f"M={m}: {t * 1e6:.0f} us {rate} ({100 * share:.0f} %)")
+                print(f"  {fmt:5s} {k}x{n}  " + "  ".join(cells), flush=True)
+
+
+if __name__ == "__main__":
+    main()
