@@ -49,7 +49,7 @@ public:
     float* logits(std::int64_t row);
     const std::vector<std::int32_t>& row_seq() const { return row_seq_; }
 
-    // Seconds thread 0 spent in each stage since profile(true), with the ops it covers; for benchmarks.
+    // CPU seconds thread 0 spent in each stage (waiting included) since profile(true), with the ops it covers.
     struct Timing {
         std::string ops;
         double seconds;

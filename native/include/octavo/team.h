@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 namespace octavo {
@@ -31,8 +32,9 @@ public:
     using Function = void (*)(void* context, int thread);
     void run(Function f, void* context);
     template <class F>
-    void run(F& f) {
-        run([](void* context, int thread) { (*static_cast<F*>(context))(thread); }, &f);
+    void run(F&& f) {
+        using Body = std::remove_reference_t<F>;
+        run([](void* context, int thread) { (*static_cast<Body*>(context))(thread); }, &f);
     }
 
     // Inside run: everybody arrives before anybody leaves. False where some thread failed: return at once then.

@@ -19,16 +19,22 @@ constexpr bool kPairDot = true;  // a bf16 operand is broadcast as pairs and vdp
 #else
 constexpr bool kPairDot = false;
 #endif
-#if defined(OCTAVO_ISA_AVX512BF16) || defined(OCTAVO_ISA_AVX512VNNI)
-constexpr int kMaxRows = 6;
-constexpr int vectors_for(int rows) { return rows <= 3 ? 4 : 2; }
-#else
-constexpr int kMaxRows = 6;
-constexpr int vectors_for(int rows) { return rows <= 3 ? 2 : 1; }
-#endif
 
 // How the moving operand lies in memory and how a step is made of it.
 enum class Source { f32, f32_pairs, bf16 };  // f32; f32 unpacked from bf16 (odd element first); bf16 pairs in the cache
+
+template <bool kBf16, bool kDirect>
+constexpr Source source_of() { return !kBf16 ? Source::f32 : kDirect ? Source::bf16 : Source::f32_pairs; }
+
+// Rows and vectors (of 16 lanes) of a register tile: what fits the registers without spilling an accumulator, and is
+// wide enough to hide the latency of an FMA.
+#if defined(OCTAVO_ISA_AVX512BF16) || defined(OCTAVO_ISA_AVX512VNNI)
+constexpr int tile_rows(Source) { return 6; }
+constexpr int tile_vectors(Source, int rows) { return rows <= 3 ? 4 : 2; }
+#else
+constexpr int tile_rows(Source s) { return s == Source::bf16 ? 4 : 6; }
+constexpr int tile_vectors(Source s, int rows) { return rows <= (s == Source::bf16 ? 2 : 3) ? 2 : 1; }
+#endif
 
 template <int MR, int NV>
 struct Block {
@@ -169,6 +175,8 @@ struct Item {
     // The tile at hand.
     std::int32_t first_key, keys;  // keys somebody in the item may see
     const std::uint8_t* blocks[kTileKeys / 8];  // K of its blocks, this head
+    std::int32_t num_next;                      // blocks of the tile after it
+    const std::uint8_t* next[kTileKeys / 8];
 };
 
 // Calls f with a compile-time row count.
@@ -183,14 +191,15 @@ OCTAVO_INLINE void with_rows(int n, F&& f) {
     f.template operator()<MR>();
 }
 
-// Row tiles are kMaxRows high but for the last; tile rows interleave so that a step's broadcasts are side by side.
+// Row tiles are tile_rows high but for the last; their rows interleave so that a step's broadcasts are side by side.
 template <bool kBf16>
 void pack_queries(const Item& c) {
+    const std::int32_t tile = c.direct ? tile_rows(source_of<kBf16, true>()) : tile_rows(source_of<kBf16, false>());
     const AttendOp& op = *c.op;
     const std::int64_t dim = c.size.dim;
     float* temp = c.mem.total;  // not yet in use
-    for (std::int32_t r0 = 0; r0 < c.rows; r0 += kMaxRows) {
-        const std::int32_t high = c.rows - r0 < kMaxRows ? c.rows - r0 : kMaxRows;
+    for (std::int32_t r0 = 0; r0 < c.rows; r0 += tile) {
+        const std::int32_t high = c.rows - r0 < tile ? c.rows - r0 : tile;
         for (std::int32_t i = 0; i < high; i++) {
             const std::int32_t r = r0 + i, head = c.it->kv_head * op.group + r % op.group;
             const std::uint8_t* row = row_of(op.q, c.it->token + r / op.group);
@@ -262,7 +271,7 @@ OCTAVO_INLINE const std::uint8_t* key_group(const Item& c, int g) {
 
 template <bool kBf16, bool kDirect, int MR, int NV>
 OCTAVO_INLINE void score_block(const Item& c, std::int32_t r0, int g) {
-    constexpr Source kSource = !kBf16 ? Source::f32 : kDirect ? Source::bf16 : Source::f32_pairs;
+    constexpr Source kSource = source_of<kBf16, kDirect>();
     const int dim = static_cast<int>(c.size.dim);
     const std::uint8_t* base[NV];
     OCTAVO_UNROLL
@@ -280,16 +289,28 @@ OCTAVO_INLINE void score_block(const Item& c, std::int32_t r0, int g) {
             store(c.mem.s + (r0 + r) * kTileKeys + (g + v) * 16, mul(b.acc[r][v], scale));
 }
 
+// Brings [p, p + n) nearer while something else is computed.
+OCTAVO_INLINE void prefetch_range(const std::uint8_t* p, std::int64_t n) {
+    for (std::int64_t i = 0; i < n; i += 64) prefetch(p + i);
+}
+
 template <bool kBf16, bool kDirect>
 void scores(const Item& c) {
     const int groups = (c.keys + 15) / 16;
     // A panel of keys stays in the first-level cache while all row tiles use it.
-    constexpr int kStep = vectors_for(1);
+    constexpr Source kSource = source_of<kBf16, kDirect>();
+    constexpr int kStep = tile_vectors(kSource, 1), kTile = tile_rows(kSource);
     for (int g0 = 0; g0 < groups; g0 += kStep) {
         const int end = g0 + kStep < groups ? g0 + kStep : groups;
-        for (std::int32_t r0 = 0; r0 < c.rows; r0 += kMaxRows) {
-            with_rows<kMaxRows>(c.rows - r0, [&]<int MR>() {
-                constexpr int NV = vectors_for(MR);
+        if constexpr (kDirect) {
+            // V of these keys is wanted next.
+            const std::int64_t size = c.op->kv.block_size, key_bytes = c.size.dim * (kBf16 ? 2 : 4);
+            for (int g = g0; g < end; g++)
+                prefetch_range(c.blocks[g * 16 / size] + c.op->kv.v_bytes + g * 16 % size * key_bytes, 16 * key_bytes);
+        }
+        for (std::int32_t r0 = 0; r0 < c.rows; r0 += kTile) {
+            with_rows<kTile>(c.rows - r0, [&]<int MR>() {
+                constexpr int NV = tile_vectors(kSource, MR);
                 int g = g0;
                 for (; g + NV <= end; g += NV) score_block<kBf16, kDirect, MR, NV>(c, r0, g);
                 for (; g < end; g++) score_block<kBf16, kDirect, MR, 1>(c, r0, g);
@@ -356,7 +377,7 @@ void softmax(const Item& c) {
 template <bool kBf16, bool kDirect, int MR, int NV>
 OCTAVO_INLINE void value_block(const Item& c, std::int32_t r0, int g, bool first_tile) {
     constexpr bool kPairs = kBf16 && kPairDot;
-    constexpr Source kSource = !kBf16 ? Source::f32 : kDirect ? Source::bf16 : Source::f32_pairs;
+    constexpr Source kSource = source_of<kBf16, kDirect>();
     const std::int64_t dim = c.size.dim, width = c.size.width;
     Block<MR, NV> b;
     OCTAVO_UNROLL
@@ -405,12 +426,18 @@ OCTAVO_INLINE void value_block(const Item& c, std::int32_t r0, int g, bool first
 template <bool kBf16, bool kDirect>
 void values(const Item& c, bool first_tile) {
     const int groups = static_cast<int>(c.size.width / 16);
-    constexpr int kStep = vectors_for(1);
+    constexpr Source kSource = source_of<kBf16, kDirect>();
+    constexpr int kStep = tile_vectors(kSource, 1), kTile = tile_rows(kSource);
     for (int g0 = 0; g0 < groups; g0 += kStep) {
         const int end = g0 + kStep < groups ? g0 + kStep : groups;
-        for (std::int32_t r0 = 0; r0 < c.rows; r0 += kMaxRows) {
-            with_rows<kMaxRows>(c.rows - r0, [&]<int MR>() {
-                constexpr int NV = vectors_for(MR);
+        if constexpr (kDirect) {
+            // K of the next tile, a share of its blocks with every dim group.
+            const std::int64_t block_bytes = c.size.dim * c.op->kv.block_size * (kBf16 ? 2 : 4);
+            for (int i = g0 * c.num_next / groups; i < end * c.num_next / groups; i++) prefetch_range(c.next[i], block_bytes);
+        }
+        for (std::int32_t r0 = 0; r0 < c.rows; r0 += kTile) {
+            with_rows<kTile>(c.rows - r0, [&]<int MR>() {
+                constexpr int NV = tile_vectors(kSource, MR);
                 int g = g0;
                 for (; g + NV <= end; g += NV) value_block<kBf16, kDirect, MR, NV>(c, r0, g, first_tile);
                 for (; g < end; g++) value_block<kBf16, kDirect, MR, 1>(c, r0, g, first_tile);
@@ -419,19 +446,18 @@ void values(const Item& c, bool first_tile) {
     }
 }
 
-// Brings [p, p + n) nearer while something else is computed.
-OCTAVO_INLINE void prefetch_range(const std::uint8_t* p, std::int64_t n) {
-    for (std::int64_t i = 0; i < n; i += 64) prefetch(p + i);
-}
-
-void set_tile(Item& c, std::int32_t first_key, std::int32_t end) {
+// Points c at the tile from first_key on; `end` is the item's last key of the span, `all` of all its spans.
+void set_tile(Item& c, std::int32_t first_key, std::int32_t end, std::int32_t all) {
     const KvLayer& kv = c.op->kv;
     c.first_key = first_key;
     c.keys = end - first_key < kTileKeys ? end - first_key : kTileKeys;
     const std::int64_t head = static_cast<std::int64_t>(c.it->kv_head) * kv.dim * kv.block_size * (kv.dtype == Dtype::f32 ? 4 : 2);
-    const std::int32_t first_block = first_key / kv.block_size;
-    for (std::int32_t i = 0; i * kv.block_size < c.keys; i++)
-        c.blocks[i] = kv.base + c.table[first_block + i] * kv.block_bytes + head;
+    const std::int32_t* table = c.table + first_key / kv.block_size;
+    std::int32_t i = 0;
+    for (; i * kv.block_size < c.keys; i++) c.blocks[i] = kv.base + table[i] * kv.block_bytes + head;
+    c.num_next = 0;
+    for (; i * kv.block_size < all - first_key && c.num_next * kv.block_size < kTileKeys; i++)
+        c.next[c.num_next++] = kv.base + table[i] * kv.block_bytes + head;
 }
 
 template <bool kBf16>
@@ -458,8 +484,9 @@ void run_span(Item& c, std::int32_t span) {
     }
     const std::int32_t end = c.it->position + c.it->tokens;
     const std::int32_t last = (span + 1) * kSpanKeys < end ? (span + 1) * kSpanKeys : end;
+    const std::int32_t all = c.it->span_end * kSpanKeys < end ? c.it->span_end * kSpanKeys : end;
     for (std::int32_t key = span * kSpanKeys; key < last; key += kTileKeys) {
-        set_tile(c, key, last);
+        set_tile(c, key, last, all);
         run_tile<kBf16>(c, key == span * kSpanKeys);
     }
 }
@@ -506,6 +533,13 @@ void finish(const AttendOp& op, const AttendItem& it, const Memory& mem, const S
 template <bool kBf16>
 void run_item(Item& c) {
     const AttendOp& op = *c.op;
+    if (c.direct) {
+        // Nobody has asked for the first tile yet.
+        const std::int32_t end = c.it->position + c.it->tokens, first = c.it->span * kSpanKeys;
+        set_tile(c, first, end, end);
+        for (std::int32_t i = 0; i * op.kv.block_size < c.keys; i++)
+            prefetch_range(c.blocks[i], c.size.dim * op.kv.block_size * (kBf16 ? 2 : 4));
+    }
     pack_queries<kBf16>(c);
     const std::int64_t width = c.size.width;
     for (std::int32_t span = c.it->span; span < c.it->span_end; span++) {
