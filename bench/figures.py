@@ -131,9 +131,8 @@ def _bandwidth(c: Context, when: str) -> Iterator[Row]:
 
 
 def _mean_waste(samples: list[dict[str, float]]) -> float:
-    """Percent, averaged over the moments at which something ran."""
-    busy = [100 * s["kv_cache_waste_perc"] for s in samples if s.get("num_requests_running", 0) > 0]
-    return statistics.fmean(busy) if busy else math.nan
+    """Percent. The metric is itself an average over the steps so far, of all positions allocated: the last one counts."""
+    return 100 * samples[-1]["kv_cache_waste_perc"] if samples else math.nan
 
 
 def _hit_rate(before: dict[str, float], after: dict[str, float]) -> float:
