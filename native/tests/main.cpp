@@ -1,9 +1,188 @@
-// The op tests in C++: bits of every variant that runs here against scalar's. For sanitizers, qemu and cross builds.
+// The op tests in C++, for sanitizers, qemu and cross builds: a small transformer layer with awkward sizes, run whole,
+// in chunks, on one thread and three, on every variant that this CPU has. Everything must give scalar's bits.
+#include <cstdint>
 #include <cstdio>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
 
+#include "octavo/arena.h"
 #include "octavo/cpu.h"
+#include "octavo/executable.h"
+#include "octavo/pack.h"
+#include "octavo/sampler.h"
+#include "octavo/team.h"
+
+using namespace octavo;
+
+namespace {
+
+struct Random {
+    std::uint64_t state = 1;
+    float operator()() {  // about normal: a sum of uniforms
+        float sum = 0;
+        for (int i = 0; i < 4; i++) {
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            sum += static_cast<float>(state >> 40) * 0x1p-24f - 0.5f;
+        }
+        return 1.7f * sum;
+    }
+};
+
+struct Sizes {
+    const char* format;
+    const char* rows;  // the dtype its linears read
+    Dtype kv;
+    std::int64_t hidden, inner, heads, kv_heads, dim, block;
+};
+
+constexpr std::int64_t kVocab = 300, kMaxLen = 700, kBlocks = 120;
+
+// One layer over arenas of its own.
+class Model {
+public:
+    explicit Model(const Sizes& z) : z_(z), kv_bytes_(2 * z.block * z.kv_heads * z.dim * (z.kv == Dtype::f32 ? 4 : 2)), kv_(static_cast<std::size_t>(kv_bytes_ * kBlocks), false) {
+        const std::int64_t qkv = (z.heads + 2 * z.kv_heads) * z.dim;
+        const Dtype rows = std::string(z.rows) == "q8" ? Dtype::q8 : std::string(z.rows) == "bf16" ? Dtype::bf16 : Dtype::f32;
+        const int h = buffer(Dtype::f32, z.hidden, 'T'), n = buffer(rows, z.hidden, 'T'), x = buffer(Dtype::f32, qkv, 'T');
+        const int a = buffer(rows, z.heads * z.dim, 'T'), g = buffer(Dtype::f32, 2 * z.inner, 'T'), u = buffer(rows, z.inner, 'T');
+        const int last = buffer(Dtype::f32, z.hidden, 'R'), normed = buffer(rows, z.hidden, 'R'), logits = buffer(Dtype::f32, kVocab, 'R');
+        const double e = matrix(kVocab, z.hidden), one = vec(z.hidden), bias = vec(qkv);
+        const double cos = vec(kMaxLen * z.dim / 2), sin = vec(kMaxLen * z.dim / 2);
+        const double wqkv = matrix(qkv, z.hidden), wo = matrix(z.hidden, z.heads * z.dim), wgu = matrix(2 * z.inner, z.hidden), wd = matrix(z.hidden, z.inner);
+        const double dim = double(z.dim), heads = double(z.heads), kvh = double(z.kv_heads), k_at = heads * dim, v_at = k_at + kvh * dim;
+        auto whole = [&](int b) { return std::vector<double>{double(b), 0, 1, double(spec_.buffers[std::size_t(b)].width), double(spec_.buffers[std::size_t(b)].width)}; };
+        auto part = [&](int b, double at, double count, double width) { return std::vector<double>{double(b), at, count, width, width}; };
+        op("embed", {{double(h), e}});
+        op("norm", {whole(h), whole(n), {one, 1e-5, 0}});
+        op("linear", {{double(n)}, whole(x), {wqkv, bias, 0}});
+        op("rope", {part(x, 0, heads + kvh, dim), part(x, 0, heads + kvh, dim), {cos, sin, dim}});
+        op("kv_write", {part(x, k_at, kvh, dim), part(x, v_at, kvh, dim), {0, 0}});
+        op("attend", {part(x, 0, heads, dim), whole(a), {0, 0, 0.2}});
+        op("linear", {{double(a)}, whole(h), {wo, -1, 1}});
+        op("norm", {whole(h), whole(n), {one, 1e-5, 0}});
+        op("linear", {{double(n)}, whole(g), {wgu, -1, 0}});
+        op("act", {part(g, 0, 1, double(z.inner)), part(g, double(z.inner), 1, double(z.inner)), whole(u)});
+        op("linear", {{double(u)}, whole(h), {wd, -1, 1}});
+        op("gather", {{double(h), double(last)}});
+        op("norm", {whole(last), whole(normed), {one, 1e-5, 0}});
+        op("head", {{double(normed), double(logits), e}});
+        spec_.segments = {{"embed", {0, 1}}, {"layers", {1, 11}}, {"head", {11, 14}}};
+        spec_.limits = {kMaxLen, 4, 2, (kMaxLen + z.block - 1) / z.block, kMaxLen};
+        spec_.vocab = kVocab;
+        spec_.kv = {{z.kv, z.block, z.kv_heads, z.dim, 1, reinterpret_cast<std::uintptr_t>(kv_.data()), kBlocks, kv_bytes_}};
+        activations_ = std::make_unique<Arena>(static_cast<std::size_t>(at_), false);
+        spec_.arena = activations_->data();
+        spec_.arena_bytes = at_;
+    }
+
+    // The logits' bits after the prompt went in in chunks, then the token sampled from them.
+    std::vector<std::uint32_t> run(const Kernels& kernels, int threads, const std::vector<int>& chunks) {
+        std::memset(kv_.data(), 0xff, kv_.size());
+        auto team = std::make_shared<Team>(threads, std::vector<int>());
+        auto exe = std::make_shared<Executable>(team, spec_, kernels);
+        Sampler sampler(exe);
+        Inputs& in = exe->inputs();
+        in.slot[0] = 1;
+        for (std::size_t i = 0; i < in.table[0].size() && i < kBlocks - 1; i++) in.table[0][i] = static_cast<std::int32_t>(1 + (i * 37) % (kBlocks - 1));
+        for (std::int32_t i = 0; i < kMaxLen; i++) exe->tokens()[kMaxLen + i] = (i * 7919) % kVocab;
+        sampler.columns().top_k[1] = 20;
+        sampler.columns().seed[1] = 5;
+        sampler.columns().repetition[1] = 1.2f;
+        std::vector<std::uint32_t> out;
+        std::int32_t start = 0;
+        for (int count : chunks) {
+            in.count[0] = count;
+            in.start[0] = start;
+            in.kv_len[0] = start += count;
+            in.rows[0] = 1;
+            exe->forward(1);
+        }
+        out.resize(kVocab + 1);
+        std::memcpy(out.data(), exe->logits(0), 4 * kVocab);
+        sampler.sample(1);
+        out[kVocab] = static_cast<std::uint32_t>(sampler.sampled()[0]);
+        return out;
+    }
+
+private:
+    int buffer(Dtype dtype, std::int64_t width, char rows) {
+        spec_.buffers.push_back({dtype, width, rows, at_});
+        at_ += static_cast<std::int64_t>(row_bytes(dtype, static_cast<std::size_t>(width))) * (rows == 'T' ? kMaxLen : 4);
+        return static_cast<int>(spec_.buffers.size()) - 1;
+    }
+    double vec(std::int64_t n) {
+        arenas_.push_back(std::make_unique<Arena>(static_cast<std::size_t>(4 * n), false));
+        auto* p = reinterpret_cast<float*>(arenas_.back()->data());
+        for (std::int64_t i = 0; i < n; i++) p[i] = random_();
+        spec_.weights.push_back({"vec", n, 1, reinterpret_cast<std::uintptr_t>(p)});
+        return double(spec_.weights.size() - 1);
+    }
+    double matrix(std::int64_t n, std::int64_t k) {
+        static const std::map<std::string, WeightFormat> kFormats = {
+            {"f32", WeightFormat::f32}, {"bf16", WeightFormat::bf16}, {"int8", WeightFormat::int8}, {"int4m", WeightFormat::int4m}};
+        const WeightFormat format = kFormats.at(z_.format);
+        std::vector<float> source(static_cast<std::size_t>(n * k));
+        for (float& x : source) x = random_();
+        arenas_.push_back(std::make_unique<Arena>(packed_bytes(format, static_cast<std::size_t>(n), static_cast<std::size_t>(k)), false));
+        std::uint8_t* p = arenas_.back()->data();
+        pack({format, SourceFormat::f32, n, k, reinterpret_cast<const std::uint8_t*>(source.data()), p, 0, n}, 1);
+        spec_.weights.push_back({z_.format, n, k, reinterpret_cast<std::uintptr_t>(p)});
+        return double(spec_.weights.size() - 1);
+    }
+    void op(const char* kind, const std::vector<std::vector<double>>& parts) {
+        OpSpec o{kind, {}};
+        for (const auto& p : parts) o.fields.insert(o.fields.end(), p.begin(), p.end());
+        spec_.ops.push_back(o);
+    }
+
+    Sizes z_;
+    std::int64_t kv_bytes_, at_ = 0;
+    Arena kv_;
+    Random random_;
+    ExecutableSpec spec_{};
+    std::unique_ptr<Arena> activations_;
+    std::vector<std::unique_ptr<Arena>> arenas_;
+};
+
+std::vector<int> chunks_of(int total, int size) {
+    std::vector<int> out;
+    for (int at = 0; at < total; at += size) out.push_back(total - at < size ? total - at : size);
+    return out;
+}
+
+}  // namespace
 
 int main() {
-    for (const auto& isa : octavo::usable_isas()) std::printf("%s\n", isa.c_str());
-    return 0;
+    const Sizes all[] = {
+        {"f32", "f32", Dtype::f32, 60, 100, 3, 3, 20, 16},
+        {"bf16", "bf16", Dtype::bf16, 96, 72, 4, 2, 64, 32},
+        {"int8", "q8", Dtype::bf16, 100, 68, 9, 3, 64, 16},
+        {"int4m", "q8", Dtype::bf16, 64, 96, 7, 1, 80, 8},
+    };
+    constexpr int kTotal = 560;  // across 128 and 512
+    int failures = 0;
+    for (const Sizes& z : all) {
+        Model model(z);
+        const auto want = model.run(*kernels_of("scalar"), 1, {kTotal});
+        bool finite = true;
+        for (std::int64_t i = 0; i < kVocab; i++) finite = finite && (want[static_cast<std::size_t>(i)] >> 23 & 0xff) != 0xff;
+        if (!finite) failures++, std::printf("FAILED %s: not finite\n", z.format);
+        for (const std::string& isa : usable_isas()) {
+            for (int threads : {1, 3}) {
+                for (int size : {kTotal, 130, 37}) {
+                    auto chunks = chunks_of(kTotal - 3, size);
+                    for (int i = 0; i < 3; i++) chunks.push_back(1);
+                    const bool same = model.run(*kernels_of(isa.c_str()), threads, chunks) == want;
+                    if (!same) failures++;
+                    std::printf("%s %s %s, %d threads, chunks of %d\n", same ? "same  " : "FAILED", z.format, isa.c_str(), threads, size);
+                }
+            }
+        }
+    }
+    for (const char* isa : {"avx2", "avx512vnni", "avx512bf16"})
+        if (!isa_note(isa).empty()) std::printf("not run: %s (%s)\n", isa, isa_note(isa).c_str());
+    return failures != 0;
 }
