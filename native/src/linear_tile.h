@@ -8,7 +8,7 @@
 namespace octavo::OCTAVO_ISA_NS {
 
 // How far ahead of its use a weight is asked for, in bytes of one panel's stream.
-inline constexpr int kAhead = 1024;
+inline constexpr int kAhead = 1536;
 
 // ---- output -------------------------------------------------------------------------------------------------------
 
@@ -86,7 +86,11 @@ OCTAVO_INLINE void group_dots(const QuantInput& in, size_t group, i32x16 (&dots)
         for (int p = 0; p < panels; ++p) dots[m][p] = Dot::start(correction);
     }
     constexpr int kQuads = nibbles ? 2 : 1;  // in 64 bytes of codes
-    const uint8_t* codes = in.codes + group * (512 / kQuads);
+    constexpr size_t kBytes = 512 / kQuads;  // of codes in a group
+    const uint8_t* codes = in.codes + group * kBytes;
+    // Behind this panel's codes the next ones to come are the next panel's.
+    const bool last = group * kBytes + kAhead >= groups * kBytes;
+    const uint8_t* ahead = codes + kAhead + (last ? panels * in.codes_stride - groups * kBytes : 0);
     const int8_t* x = reinterpret_cast<const int8_t*>(in.x) + kGroup * group;
     OCTAVO_UNROLL
     for (int quad = 0; quad < 8; quad += kQuads) {
@@ -94,7 +98,7 @@ OCTAVO_INLINE void group_dots(const QuantInput& in, size_t group, i32x16 (&dots)
         OCTAVO_UNROLL
         for (int p = 0; p < panels; ++p) {
             const uint8_t* at = codes + p * in.codes_stride + quad / kQuads * 64;
-            if constexpr (nibbles || !F::kNibbles) prefetch(at + kAhead);
+            if constexpr (nibbles || !F::kNibbles) prefetch(ahead + (at - codes));
             const i32x16 raw = load_i32(at);
             if constexpr (nibbles) {
                 w[0][p] = Dot::prepare(low_nibbles(raw));
@@ -141,7 +145,7 @@ static void quant_tile(const LinearTask& t, const QuantInput& in, int64_t row, i
         for (int p = 0; p < panels; ++p) {
             const uint8_t* meta = in.meta + p * in.meta_stride + g * kMeta;
             if constexpr (kStreams) {
-                prefetch(meta + kAhead);  // the codes' own requests end 1 KiB into what follows them
+                prefetch(meta + panels * in.meta_stride);  // the next panel's
             } else if (in.next) {
                 const uint8_t* next = in.next + p * in.meta_stride + g * kGroupBytes;
                 OCTAVO_UNROLL
