@@ -1,5 +1,5 @@
 // Does vdpbf16ps do what docs/numerics.md calls a pair chain, on this CPU?
-#if defined(OCTAVO_ISA_AVX512BF16)
+#if defined(OCTAVO_ISA_AVX512BF16) && !defined(OCTAVO_EMULATE_AVX512)
 #include <immintrin.h>
 
 #include <cstdint>
@@ -7,7 +7,9 @@
 
 namespace octavo::OCTAVO_ISA_NS {
 
-#if defined(OCTAVO_ISA_AVX512BF16)
+#if defined(OCTAVO_ISA_AVX512BF16) && defined(OCTAVO_EMULATE_AVX512)
+bool dot_is_pair_chain() { return true; }
+#elif defined(OCTAVO_ISA_AVX512BF16)
 namespace {
 
 std::uint32_t next(std::uint64_t& state) {

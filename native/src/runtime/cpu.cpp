@@ -53,6 +53,9 @@ std::string isa_note(const std::string& isa) {
 #if defined(__x86_64__)
     static const Features f = detect();
     if (isa == "scalar") return "";
+#if defined(OCTAVO_EMULATE_AVX512)
+    return f.avx2 ? "" : "the emulation needs AVX2";
+#endif
     if (isa == "avx2") return f.avx2 ? "" : "this CPU has no AVX2, FMA and F16C";
     if (isa == "avx512vnni") return f.vnni ? "" : "this CPU has no AVX-512 VNNI";
     if (isa == "avx512bf16") {
