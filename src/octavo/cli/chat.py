@@ -69,8 +69,11 @@ def run(argv: list[str]) -> int:
             talk.load(flags.load)
         print(f"{talker.name}  (/help for commands, Ctrl-D to leave)")
         for text in read_lines(history=not flags.no_history):
-            if not talk.take(text):
-                break
+            try:
+                if not talk.take(text):
+                    break
+            except KeyboardInterrupt:  # pressed just before or after an answer: it stops nothing, the program least
+                print()
     finally:
         talker.close()
     return OK

@@ -79,12 +79,13 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(terminal: Terminal, tmp_pat
     at = terminal.wait_for(r"hello there\s+\S+", after=at)
     time.sleep(0.3)
     terminal.type("\x03")
-    at = terminal.wait_for(r"\[\d+ tokens, .*\]", after=at)
-    terminal.type("/set max_tokens 5\r")
-    at = terminal.wait_for(r"\[max_tokens: 5\]", after=at)
+    at = terminal.wait_for(r"\[\d+ tokens, .*\]\s+>", after=at)
     terminal.type("\x03")  # on an empty line: ignored
+    at = terminal.wait_for(r">", after=at)
+    terminal.type("/set max_tokens 5\r")
+    at = terminal.wait_for(r"\[max_tokens: 5\]\s+>", after=at)
     terminal.type("again\r")
-    at = terminal.wait_for(r"\[5 tokens, [\d.]+ tok/s, first after [\d.]+ s.*\]", after=at)
+    at = terminal.wait_for(r"\[5 tokens, [\d.]+ tok/s, first after [\d.]+ s.*\]\s+>", after=at)
     terminal.type("\x04")
     assert terminal.process.wait(TIMEOUT) == 0
     kept = (tmp_path / "octavo" / "chat_history").read_text()
