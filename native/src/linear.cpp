@@ -77,8 +77,8 @@ static void quant_range(const LinearTask& t, int64_t panel, int64_t row0, int64_
     const size_t k = static_cast<size_t>(t.weight.k);
     const size_t stride = panel_bytes(F::kFormat, k);
     const uint8_t* codes = t.weight.panels + static_cast<size_t>(panel) * stride;
-    QuantInput in{codes, stride, codes + panel_code_bytes(F::kFormat, k), stride, t.x, t.x_stride, corrections, nullptr,
-                  t.weight.k};
+    QuantInput in{codes,   stride,    codes + panel_code_bytes(F::kFormat, k), stride, t.x, t.x_stride, corrections,
+                  nullptr, t.weight.k};
     if constexpr (F::kNibbles) {
         if (row1 - row0 >= kUnpackFrom) {
             const size_t bytes = 512 * groups_of(k);

@@ -85,8 +85,7 @@ struct ByteDot {
         const __m256i ones = _mm256_set1_epi16(1);
         const __m256i lo = _mm256_maddubs_epi16(w.magnitude.lo, _mm256_sign_epi8(x.lo, w.w.lo));
         const __m256i hi = _mm256_maddubs_epi16(w.magnitude.hi, _mm256_sign_epi8(x.lo, w.w.hi));
-        return {add_dwords(acc.lo, _mm256_madd_epi16(lo, ones)),
-                add_dwords(acc.hi, _mm256_madd_epi16(hi, ones))};
+        return {add_dwords(acc.lo, _mm256_madd_epi16(lo, ones)), add_dwords(acc.hi, _mm256_madd_epi16(hi, ones))};
     }
     OCTAVO_INLINE i32x16 finish(i32x16 acc) { return acc; }
 };

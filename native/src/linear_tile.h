@@ -60,14 +60,14 @@ struct Int4m {
 
 // What the tiles of one panel range share. `unpacked` codes are bytes, one quad after another, as in int8.
 struct QuantInput {
-    const uint8_t* codes;      // of the first panel
-    size_t codes_stride;       // to the next panel's
-    const uint8_t* meta;       // scales (and mins) of the first panel
+    const uint8_t* codes;  // of the first panel
+    size_t codes_stride;   // to the next panel's
+    const uint8_t* meta;   // scales (and mins) of the first panel
     size_t meta_stride;
-    const uint8_t* x;          // first row, a q8 row
+    const uint8_t* x;  // first row, a q8 row
     size_t x_stride;
     const int32_t* correction;  // [row][group], null where the format needs none
-    const uint8_t* next;       // with unpacked codes: packed panels to fetch meanwhile, or null
+    const uint8_t* next;        // with unpacked codes: packed panels to fetch meanwhile, or null
     int64_t k;
 };
 

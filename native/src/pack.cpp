@@ -50,7 +50,8 @@ void put_nibbles(uint8_t* at, const uint8_t* bytes) {
     }
 }
 
-// ---- block formats kept as they are -----------------------------------------------------------------------------------
+// ---- block formats kept as they are
+// -----------------------------------------------------------------------------------
 
 void nibbles_to_nibbles(const PackJob& job, const uint8_t* row, const Column& c, bool has_min) {
     const size_t block = has_min ? 20 : 18;

@@ -19,9 +19,9 @@
 
 namespace octavo {
 
-inline constexpr int kPanel = 16;      // columns of a panel
-inline constexpr int kGroup = 32;      // inputs that share a scale
-inline constexpr size_t kAlign = 64;   // of panels and of rows
+inline constexpr int kPanel = 16;     // columns of a panel
+inline constexpr int kGroup = 32;     // inputs that share a scale
+inline constexpr size_t kAlign = 64;  // of panels and of rows
 
 enum class WeightFormat : uint8_t { f32, bf16, int8, int4, int4m };
 enum class RowType : uint8_t { f32, bf16, q8, i32 };
@@ -86,12 +86,12 @@ struct LinearTask {
     size_t x_stride;
     uint8_t* out;
     size_t out_stride;
-    RowType out_type;    // f32 or bf16
-    bool accumulate;     // f32 only: out = out + y
-    const float* bias;   // n numbers, or null
+    RowType out_type;   // f32 or bf16
+    bool accumulate;    // f32 only: out = out + y
+    const float* bias;  // n numbers, or null
     int64_t row0, row1;
     int64_t panel0, panel1;
-    uint8_t* scratch;    // kAlign-aligned, linear_scratch_bytes(format, k), one a thread
+    uint8_t* scratch;  // kAlign-aligned, linear_scratch_bytes(format, k), one a thread
 };
 
 // The most rows a kernel treats together: their q8 form (or f32 form) should stay in a core's second-level cache.
@@ -112,11 +112,11 @@ struct LinearTask {
 //       f32 numbers to a q8 row of row_bytes(q8, width); bytes past the sums are left alone.
 //   void dequantize_row(const LinearWeight& weight, int64_t column, float* out);
 //       The k numbers of one column (an embedding row of a packed head).
-#define OCTAVO_DECLARE_LINEAR(isa)                                                           \
-    namespace isa {                                                                          \
-    void linear_panels(const LinearTask& task);                                              \
-    void quantize_row(const float* x, int64_t width, uint8_t* row);                          \
-    void dequantize_row(const LinearWeight& weight, int64_t column, float* out);             \
+#define OCTAVO_DECLARE_LINEAR(isa)                                               \
+    namespace isa {                                                              \
+    void linear_panels(const LinearTask& task);                                  \
+    void quantize_row(const float* x, int64_t width, uint8_t* row);              \
+    void dequantize_row(const LinearWeight& weight, int64_t column, float* out); \
     }
 OCTAVO_DECLARE_LINEAR(scalar)
 OCTAVO_DECLARE_LINEAR(avx2)

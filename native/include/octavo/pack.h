@@ -21,11 +21,11 @@ bool can_pack(WeightFormat format, SourceFormat source);
 struct PackJob {
     WeightFormat format;
     SourceFormat source;
-    int64_t n, k;         // rows of the source and their length
-    const uint8_t* src;   // n * source_row_bytes(source, k)
-    uint8_t* dst;         // packed_bytes(format, n_total, k), 64-byte aligned
-    int64_t col0;         // column of dst that takes source row 0
-    int64_t n_total;      // columns of dst
+    int64_t n, k;        // rows of the source and their length
+    const uint8_t* src;  // n * source_row_bytes(source, k)
+    uint8_t* dst;        // packed_bytes(format, n_total, k), 64-byte aligned
+    int64_t col0;        // column of dst that takes source row 0
+    int64_t n_total;     // columns of dst
 };
 
 // Source rows [row0, row1). The job that holds the last column also zeroes the columns that pad its panel. Distinct

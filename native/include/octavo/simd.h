@@ -2,19 +2,19 @@
 //
 // A kernel source is compiled once per ISA: the build defines one of OCTAVO_ISA_SCALAR, OCTAVO_ISA_AVX2,
 // OCTAVO_ISA_AVX512VNNI, OCTAVO_ISA_AVX512BF16 and the name OCTAVO_ISA_NS, and everything a kernel defines lives in
-// octavo::OCTAVO_ISA_NS, so that the linker can never replace one ISA's inline function by another's. Every operation gives the same bits in every
-// variant (docs/numerics.md); only `prefetch` and the shape of `mask16` are free.
+// octavo::OCTAVO_ISA_NS, so that the linker can never replace one ISA's inline function by another's. Every operation
+// gives the same bits in every variant (docs/numerics.md); only `prefetch` and the shape of `mask16` are free.
 //
 // Types:      f32x16, i32x16, mask16 (one truth value a lane), plus the accumulators of linear kernels (see the
 //             variant's header: CodeDot, ByteDot).
-// Memory:     load/store need no alignment. *_first(p, n) touch only the first n lanes, 0 <= n <= 16, absent ones read 0.
-// Names:      set1, zero_f32, zero_i32, iota; load, load_i32, load_bf16, load_f16, load_i8 (and _first of the first
+// Memory:     load/store need no alignment. *_first(p, n) touch only the first n lanes, 0 <= n <= 16, absent ones read
+// 0. Names:      set1, zero_f32, zero_i32, iota; load, load_i32, load_bf16, load_f16, load_i8 (and _first of the first
 //             three); store, store_i32, store_bf16, store_i8.
 // Arithmetic: add sub mul div fma(a,b,c)=a*b+c neg abs max min sqrt round_even; max(a,b) is a > b ? a : b.
-// Integers:   add sub mul min max, bit_and bit_or bit_xor, shift_left<n> shift_right<n> (logical) shift_right_signed<n>.
-// Compare:    lt le eq (f32x16 and i32x16), select(m, a, b), mask_first(n), mask_and, mask_or, mask_not, any, bits.
-// Convert:    to_f32, to_i32 (nearest even; out of range and NaN give INT_MIN), as_i32, as_f32 (bits), bf16_bits.
-// Folds:      fold_add (the tree of numerics.md), fold_max, fold_min, fold_add_i32, fold_max_i32.
+// Integers:   add sub mul min max, bit_and bit_or bit_xor, shift_left<n> shift_right<n> (logical)
+// shift_right_signed<n>. Compare:    lt le eq (f32x16 and i32x16), select(m, a, b), mask_first(n), mask_and, mask_or,
+// mask_not, any, bits. Convert:    to_f32, to_i32 (nearest even; out of range and NaN give INT_MIN), as_i32, as_f32
+// (bits), bf16_bits. Folds:      fold_add (the tree of numerics.md), fold_max, fold_min, fold_add_i32, fold_max_i32.
 // bf16 pairs: a lane of i32x16 holds elements 2p (low half) and 2p+1 (high half): load_i32, set1_pair, pair_even,
 //             pair_odd, pair_fma(acc, a, b) = fma(a_even, b_even, fma(a_odd, b_odd, acc)), make_pairs(even, odd).
 #pragma once

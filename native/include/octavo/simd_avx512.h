@@ -149,9 +149,7 @@ OCTAVO_INLINE void store_bf16_first(uint16_t* p, f32x16 a, int n) {
 // ---- folds --------------------------------------------------------------------------------------------------------
 
 // The upper eight lanes brought down; the fold below eight lanes is the same 256-bit code as AVX2's.
-OCTAVO_INLINE __m256 upper(f32x16 a) {
-    return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a.v), 1));
-}
+OCTAVO_INLINE __m256 upper(f32x16 a) { return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a.v), 1)); }
 OCTAVO_INLINE __m256 lower(f32x16 a) { return _mm512_castps512_ps256(a.v); }
 OCTAVO_INLINE float fold_add(f32x16 a) {
     const __m256 eight = _mm256_add_ps(lower(a), upper(a));

@@ -26,27 +26,27 @@ static inline V vector_of(const EmulatedLanes<T>& x) {
     return r;
 }
 
-#define OCTAVO_EMULATE_LOAD(name, type, lane, count)                                    \
-    static inline type name(unsigned mask, const void* p) {                             \
-        EmulatedLanes<lane> r{};                                                        \
-        for (int j = 0; j < count; ++j) {                                               \
-            if (mask >> j & 1u) r.v[j] = static_cast<const lane*>(p)[j];                \
-        }                                                                               \
-        return vector_of<type>(r);                                                      \
+#define OCTAVO_EMULATE_LOAD(name, type, lane, count)                     \
+    static inline type name(unsigned mask, const void* p) {              \
+        EmulatedLanes<lane> r{};                                         \
+        for (int j = 0; j < count; ++j) {                                \
+            if (mask >> j & 1u) r.v[j] = static_cast<const lane*>(p)[j]; \
+        }                                                                \
+        return vector_of<type>(r);                                       \
     }
-#define OCTAVO_EMULATE_STORE(name, type, lane, count)                                   \
-    static inline void name(void* p, unsigned mask, type x) {                           \
-        const EmulatedLanes<lane> r = lanes_of<lane>(x);                                \
-        for (int j = 0; j < count; ++j) {                                               \
-            if (mask >> j & 1u) static_cast<lane*>(p)[j] = r.v[j];                      \
-        }                                                                               \
+#define OCTAVO_EMULATE_STORE(name, type, lane, count)              \
+    static inline void name(void* p, unsigned mask, type x) {      \
+        const EmulatedLanes<lane> r = lanes_of<lane>(x);           \
+        for (int j = 0; j < count; ++j) {                          \
+            if (mask >> j & 1u) static_cast<lane*>(p)[j] = r.v[j]; \
+        }                                                          \
     }
-#define OCTAVO_EMULATE_CONVERT(name, from, lane_from, to, lane_to)                      \
-    static inline to name(from x) {                                                     \
-        const EmulatedLanes<lane_from> a = lanes_of<lane_from>(x);                      \
-        EmulatedLanes<lane_to> r;                                                       \
-        for (int j = 0; j < 16; ++j) r.v[j] = static_cast<lane_to>(a.v[j]);             \
-        return vector_of<to>(r);                                                        \
+#define OCTAVO_EMULATE_CONVERT(name, from, lane_from, to, lane_to)          \
+    static inline to name(from x) {                                         \
+        const EmulatedLanes<lane_from> a = lanes_of<lane_from>(x);          \
+        EmulatedLanes<lane_to> r;                                           \
+        for (int j = 0; j < 16; ++j) r.v[j] = static_cast<lane_to>(a.v[j]); \
+        return vector_of<to>(r);                                            \
     }
 #undef _mm512_maskz_loadu_ps
 #undef _mm512_maskz_loadu_epi32

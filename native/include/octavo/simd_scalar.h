@@ -137,17 +137,17 @@ OCTAVO_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
 
 // ---- arithmetic ---------------------------------------------------------------------------------------------------
 
-#define OCTAVO_MAP1(type, name, expression)    \
-    OCTAVO_INLINE type name(type a) {          \
-        type r;                                \
-        OCTAVO_LANES r.v[j] = expression;      \
-        return r;                              \
+#define OCTAVO_MAP1(type, name, expression) \
+    OCTAVO_INLINE type name(type a) {       \
+        type r;                             \
+        OCTAVO_LANES r.v[j] = expression;   \
+        return r;                           \
     }
-#define OCTAVO_MAP2(type, name, expression)    \
-    OCTAVO_INLINE type name(type a, type b) {  \
-        type r;                                \
-        OCTAVO_LANES r.v[j] = expression;      \
-        return r;                              \
+#define OCTAVO_MAP2(type, name, expression)   \
+    OCTAVO_INLINE type name(type a, type b) { \
+        type r;                               \
+        OCTAVO_LANES r.v[j] = expression;     \
+        return r;                             \
     }
 OCTAVO_MAP2(f32x16, add, a.v[j] + b.v[j])
 OCTAVO_MAP2(f32x16, sub, a.v[j] - b.v[j])
@@ -182,22 +182,17 @@ template <int n>
 OCTAVO_MAP1(i32x16, shift_right, s32(u32(a.v[j]) >> n))
 template <int n>
 OCTAVO_MAP1(i32x16, shift_right_signed, a.v[j] >> n)
-
 // ---- compare ------------------------------------------------------------------------------------------------------
 
-#define OCTAVO_COMPARE(type, name, op)                                                    \
-    OCTAVO_INLINE mask16 name(type a, type b) {                                           \
-        mask16 r{0};                                                                      \
-        OCTAVO_LANES r.v |= static_cast<uint32_t>(a.v[j] op b.v[j]) << j;                 \
-        return r;                                                                         \
+#define OCTAVO_COMPARE(type, name, op)                                    \
+    OCTAVO_INLINE mask16 name(type a, type b) {                           \
+        mask16 r{0};                                                      \
+        OCTAVO_LANES r.v |= static_cast<uint32_t>(a.v[j] op b.v[j]) << j; \
+        return r;                                                         \
     }
-OCTAVO_COMPARE(f32x16, lt, <)
-OCTAVO_COMPARE(f32x16, le, <=)
-OCTAVO_COMPARE(f32x16, eq, ==)
-OCTAVO_COMPARE(i32x16, lt, <)
-OCTAVO_COMPARE(i32x16, le, <=)
-OCTAVO_COMPARE(i32x16, eq, ==)
-OCTAVO_INLINE f32x16 select(mask16 m, f32x16 a, f32x16 b) {
+OCTAVO_COMPARE(f32x16, lt, <) OCTAVO_COMPARE(f32x16, le, <=) OCTAVO_COMPARE(f32x16, eq, ==)
+    OCTAVO_COMPARE(i32x16, lt, <) OCTAVO_COMPARE(i32x16, le, <=) OCTAVO_COMPARE(i32x16, eq, ==) OCTAVO_INLINE f32x16
+    select(mask16 m, f32x16 a, f32x16 b) {
     f32x16 r;
     OCTAVO_LANES r.v[j] = (m.v >> j) & 1u ? a.v[j] : b.v[j];
     return r;
@@ -244,16 +239,16 @@ OCTAVO_INLINE i32x16 bf16_bits(f32x16 a) {
 
 // ---- folds --------------------------------------------------------------------------------------------------------
 
-#define OCTAVO_FOLD(type, name, lane, expression)                                         \
-    OCTAVO_INLINE lane name(type a) {                                                     \
-        for (int width = 8; width > 0; width /= 2) {                                      \
-            for (int j = 0; j < width; ++j) {                                             \
-                const lane x = a.v[j];                                                    \
-                const lane y = a.v[j + width];                                            \
-                a.v[j] = expression;                                                      \
-            }                                                                             \
-        }                                                                                 \
-        return a.v[0];                                                                    \
+#define OCTAVO_FOLD(type, name, lane, expression)    \
+    OCTAVO_INLINE lane name(type a) {                \
+        for (int width = 8; width > 0; width /= 2) { \
+            for (int j = 0; j < width; ++j) {        \
+                const lane x = a.v[j];               \
+                const lane y = a.v[j + width];       \
+                a.v[j] = expression;                 \
+            }                                        \
+        }                                            \
+        return a.v[0];                               \
     }
 OCTAVO_FOLD(f32x16, fold_add, float, x + y)
 OCTAVO_FOLD(f32x16, fold_max, float, x > y ? x : y)

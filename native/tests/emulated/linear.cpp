@@ -65,7 +65,8 @@ int compare(const char* isa, Linear linear, Quantize quantize) {
                 } else {
                     for (size_t i = 0; i < k; ++i) {
                         if (format == WeightFormat::f32) memcpy(to + 4 * i, &numbers[i], 4);
-                        if (format == WeightFormat::bf16) memcpy(to + 2 * i, reinterpret_cast<char*>(&numbers[i]) + 2, 2);
+                        if (format == WeightFormat::bf16)
+                            memcpy(to + 2 * i, reinterpret_cast<char*>(&numbers[i]) + 2, 2);
                     }
                 }
             }
@@ -75,9 +76,19 @@ int compare(const char* isa, Linear linear, Quantize quantize) {
             Buffer scratch(linear_scratch_bytes(format, k));
             const size_t out = row_bytes(RowType::f32, n);
             Buffer want(rows * out);
-            LinearTask task{{format, static_cast<int64_t>(n), static_cast<int64_t>(k), weight.data()}, x.data(), stride,
-                            want.data(), out, RowType::f32, false, nullptr, 0, static_cast<int64_t>(rows), 0,
-                            static_cast<int64_t>(panels_of(n)), scratch.data()};
+            LinearTask task{{format, static_cast<int64_t>(n), static_cast<int64_t>(k), weight.data()},
+                            x.data(),
+                            stride,
+                            want.data(),
+                            out,
+                            RowType::f32,
+                            false,
+                            nullptr,
+                            0,
+                            static_cast<int64_t>(rows),
+                            0,
+                            static_cast<int64_t>(panels_of(n)),
+                            scratch.data()};
             scalar::linear_panels(task);
             for (const size_t m : {1u, 2u, 5u, 6u, 7u, 12u, 13u, 27u}) {
                 Buffer got(rows * out);
