@@ -26,6 +26,10 @@ enum class Source { f32, f32_pairs, bf16 };  // f32; f32 unpacked from bf16 (odd
 template <bool kBf16, bool kDirect>
 constexpr Source source_of() { return !kBf16 ? Source::f32 : kDirect ? Source::bf16 : Source::f32_pairs; }
 
+// Whether q and the weights are kept as bf16 pairs: only where the cache is read in place.
+template <bool kBf16, bool kDirect>
+constexpr bool keeps_pairs() { return kBf16 && kDirect && kPairDot; }
+
 // Rows and vectors (of 16 lanes) of a register tile: what fits the registers without spilling an accumulator, and is
 // wide enough to hide the latency of an FMA.
 #if defined(OCTAVO_ISA_AVX512BF16) || defined(OCTAVO_ISA_AVX512VNNI)
@@ -192,9 +196,9 @@ OCTAVO_INLINE void with_rows(int n, F&& f) {
 }
 
 // Row tiles are tile_rows high but for the last; their rows interleave so that a step's broadcasts are side by side.
-template <bool kBf16>
+template <bool kBf16, bool kDirect>
 void pack_queries(const Item& c) {
-    const std::int32_t tile = c.direct ? tile_rows(source_of<kBf16, true>()) : tile_rows(source_of<kBf16, false>());
+    constexpr std::int32_t tile = tile_rows(source_of<kBf16, kDirect>());
     const AttendOp& op = *c.op;
     const std::int64_t dim = c.size.dim;
     float* temp = c.mem.total;  // not yet in use
@@ -204,7 +208,7 @@ void pack_queries(const Item& c) {
             const std::int32_t r = r0 + i, head = c.it->kv_head * op.group + r % op.group;
             const std::uint8_t* row = row_of(op.q, c.it->token + r / op.group);
             load_columns(row, op.q.dtype, op.q.offset + head * op.q.stride, static_cast<std::int32_t>(dim), temp);
-            if constexpr (kBf16 && kPairDot) {
+            if constexpr (keeps_pairs<kBf16, kDirect>()) {
                 auto* q = reinterpret_cast<std::uint16_t*>(c.mem.q) + r0 * dim;
                 for (std::int64_t d = 0; d < dim; d++) q[(d / 2 * high + i) * 2 + d % 2] = f32_to_bf16(temp[d]);
             } else {
@@ -281,7 +285,7 @@ OCTAVO_INLINE void score_block(const Item& c, std::int32_t r0, int g) {
     OCTAVO_UNROLL
     for (int r = 0; r < MR; r++) OCTAVO_UNROLL for (int v = 0; v < NV; v++) b.acc[r][v] = zero_f32();
     const std::int64_t stride = kDirect ? c.op->kv.block_size * 4 : 64;
-    const void* x = c.mem.q + r0 * dim / (kBf16 && kPairDot ? 2 : 1);
+    const void* x = c.mem.q + r0 * dim / (keeps_pairs<kBf16, kDirect>() ? 2 : 1);
     chain<kSource, MR, NV, MR, 1>(b, x, base, stride, dim);
     const f32x16 scale = set1(c.op->scale);
     OCTAVO_UNROLL
@@ -320,14 +324,14 @@ void scores(const Item& c) {
 }
 
 // Scores to weights: the running maximum and the 16-lane sum of the weights; `rescale` does what follows from them.
-template <bool kBf16>
+template <bool kBf16, bool kDirect>
 void softmax_row(const Item& c, std::int32_t r, int visible) {
     float* s = c.mem.s + r * kTileKeys;
     const int whole = visible / 16, tail = visible % 16, groups = (c.keys + 15) / 16;
     const mask16 seen = mask_first(tail);
     f32x16 sum = zero_f32();
     auto put = [&](int g, f32x16 e) {
-        if constexpr (kBf16 && kPairDot) {
+        if constexpr (keeps_pairs<kBf16, kDirect>()) {
             store_bf16(c.mem.p + r * kTileKeys + g * 16, e);
         } else {
             store(s + g * 16, kBf16 ? round_bf16_number(e) : e);
@@ -359,12 +363,12 @@ void softmax_row(const Item& c, std::int32_t r, int visible) {
     c.mem.sum[r] = fold_add(sum);
 }
 
-template <bool kBf16>
+template <bool kBf16, bool kDirect>
 void softmax(const Item& c) {
     const std::int32_t group = c.op->group;
     for (std::int32_t r = 0; r < c.rows; r++) {
         const std::int32_t visible = c.it->position + r / group + 1 - c.first_key;
-        softmax_row<kBf16>(c, r, visible < 0 ? 0 : visible < c.keys ? visible : c.keys);
+        softmax_row<kBf16, kDirect>(c, r, visible < 0 ? 0 : visible < c.keys ? visible : c.keys);
     }
     // The factors of all rows at once. In a span's first tile l and o are 0, and a factor of them changes nothing.
     for (std::int32_t r = 0; r < c.rows; r += 16) {
@@ -376,7 +380,7 @@ void softmax(const Item& c) {
 
 template <bool kBf16, bool kDirect, int MR, int NV>
 OCTAVO_INLINE void value_block(const Item& c, std::int32_t r0, int g, bool first_tile) {
-    constexpr bool kPairs = kBf16 && kPairDot;
+    constexpr bool kPairs = keeps_pairs<kBf16, kDirect>();
     constexpr Source kSource = source_of<kBf16, kDirect>();
     const std::int64_t dim = c.size.dim, width = c.size.width;
     Block<MR, NV> b;
@@ -464,12 +468,12 @@ template <bool kBf16>
 void run_tile(const Item& c, bool first_tile) {
     if (c.direct) {
         scores<kBf16, true>(c);
-        softmax<kBf16>(c);
+        softmax<kBf16, true>(c);
         values<kBf16, true>(c, first_tile);
     } else {
         unpack_keys<kBf16>(c);
         scores<kBf16, false>(c);
-        softmax<kBf16>(c);
+        softmax<kBf16, false>(c);
         unpack_values<kBf16>(c);
         values<kBf16, false>(c, first_tile);
     }
@@ -539,8 +543,10 @@ void run_item(Item& c) {
         set_tile(c, first, end, end);
         for (std::int32_t i = 0; i * op.kv.block_size < c.keys; i++)
             prefetch_range(c.blocks[i], c.size.dim * op.kv.block_size * (kBf16 ? 2 : 4));
+        pack_queries<kBf16, true>(c);
+    } else {
+        pack_queries<kBf16, false>(c);
     }
-    pack_queries<kBf16>(c);
     const std::int64_t width = c.size.width;
     for (std::int32_t span = c.it->span; span < c.it->span_end; span++) {
         run_span<kBf16>(c, span);
