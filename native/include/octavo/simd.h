@@ -24,8 +24,8 @@
 #include <cstring>
 
 #define OCTAVO_INLINE static inline __attribute__((always_inline))
-#if defined(OCTAVO_EMULATE_AVX512)
-#define OCTAVO_UNROLL  // emulated vectors are memory anyway, and unrolled they take minutes to compile
+#if defined(OCTAVO_EMULATE_AVX512) || defined(OCTAVO_ISA_SCALAR)
+#define OCTAVO_UNROLL  // lanes that are arrays stay in memory anyway, and unrolled they take minutes to compile
 #else
 #define OCTAVO_UNROLL _Pragma("GCC unroll 16")
 #endif
