@@ -1,11 +1,11 @@
 """A handful of native ops over buffers that a test fills and reads: the Executable without a model.
 
-    net = Net(max_tokens=8)
-    x, y = net.buffer("f32", 20), net.buffer("q8", 20)
-    net.op("norm", *net.view(x), *net.view(y), net.vec(weight), 1e-5, 0)
-    net.write(x, rows)
-    net.forward([5])            # one sequence with 5 tokens
-    codes, scale, xsum = net.read_q8(y, 5)
+net = Net(max_tokens=8)
+x, y = net.buffer("f32", 20), net.buffer("q8", 20)
+net.op("norm", *net.view(x), *net.view(y), net.vec(weight), 1e-5, 0)
+net.write(x, rows)
+net.forward([5])            # one sequence with 5 tokens
+codes, scale, xsum = net.read_q8(y, 5)
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ class Net:
         self._at += count * native.row_bytes(dtype, width)
         return len(self.buffers) - 1
 
-    def view(self, buffer: int, offset: int = 0, heads: int = 1, stride: int | None = None, width: int | None = None) -> tuple[int, ...]:
+    def view(
+        self, buffer: int, offset: int = 0, heads: int = 1, stride: int | None = None, width: int | None = None
+    ) -> tuple[int, ...]:
         width = width or self.buffers[buffer][1] // heads
         return (buffer, offset, heads, stride or width, width)
 

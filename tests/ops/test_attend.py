@@ -47,7 +47,9 @@ def make_net(case: Case, dtype: str, *, seqs: int = 1, out: str = "f32", q: str 
     widths = (case.q_heads * case.dim, case.kv_heads * case.dim, case.kv_heads * case.dim)
     buffers = [net.buffer(q if i == 0 else "f32", w) for i, w in enumerate(widths)]
     result = net.buffer(out, widths[0])
-    group = net.group(dtype, kv_heads=case.kv_heads, head_dim=case.dim, num_blocks=seqs * (-(-total // size)) + 1, layers=2)
+    group = net.group(
+        dtype, kv_heads=case.kv_heads, head_dim=case.dim, num_blocks=seqs * (-(-total // size)) + 1, layers=2
+    )
     k, v = net.view(buffers[1], heads=case.kv_heads), net.view(buffers[2], heads=case.kv_heads)
     net.op("kv_write", *k, *v, group, 1)
     net.op("attend", *net.view(buffers[0], heads=case.q_heads), *net.view(result), group, 1, case.dim**-0.5)

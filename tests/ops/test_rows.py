@@ -28,7 +28,9 @@ def everywhere(make: Callable[[Net], int], fill: Callable[[Net], None], **forwar
             values = net.read(out, TOKENS)
             seen[isa, threads] = net.bits(out, TOKENS)
             net.close()
-    assert all(bits == seen["scalar", 1] for bits in seen.values()), [k for k, v in seen.items() if v != seen["scalar", 1]]
+    assert all(bits == seen["scalar", 1] for bits in seen.values()), [
+        k for k, v in seen.items() if v != seen["scalar", 1]
+    ]
     assert values is not None
     return values
 
