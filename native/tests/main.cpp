@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "octavo/arena.h"
@@ -43,18 +44,33 @@ constexpr std::int64_t kVocab = 300, kMaxLen = 700, kBlocks = 120;
 // One layer over arenas of its own.
 class Model {
 public:
-    explicit Model(const Sizes& z) : z_(z), kv_bytes_(2 * z.block * z.kv_heads * z.dim * (z.kv == Dtype::f32 ? 4 : 2)), kv_(static_cast<std::size_t>(kv_bytes_ * kBlocks), false) {
+    explicit Model(const Sizes& z)
+        : z_(z),
+          kv_bytes_(2 * z.block * z.kv_heads * z.dim * (z.kv == Dtype::f32 ? 4 : 2)),
+          kv_(static_cast<std::size_t>(kv_bytes_ * kBlocks), false) {
         const std::int64_t qkv = (z.heads + 2 * z.kv_heads) * z.dim;
-        const Dtype rows = std::string(z.rows) == "q8" ? Dtype::q8 : std::string(z.rows) == "bf16" ? Dtype::bf16 : Dtype::f32;
-        const int h = buffer(Dtype::f32, z.hidden, 'T'), n = buffer(rows, z.hidden, 'T'), x = buffer(Dtype::f32, qkv, 'T');
-        const int a = buffer(rows, z.heads * z.dim, 'T'), g = buffer(Dtype::f32, 2 * z.inner, 'T'), u = buffer(rows, z.inner, 'T');
-        const int last = buffer(Dtype::f32, z.hidden, 'R'), normed = buffer(rows, z.hidden, 'R'), logits = buffer(Dtype::f32, kVocab, 'R');
+        const Dtype rows = std::string(z.rows) == "q8"     ? Dtype::q8
+                           : std::string(z.rows) == "bf16" ? Dtype::bf16
+                                                           : Dtype::f32;
+        const int h = buffer(Dtype::f32, z.hidden, 'T'), n = buffer(rows, z.hidden, 'T'),
+                  x = buffer(Dtype::f32, qkv, 'T');
+        const int a = buffer(rows, z.heads * z.dim, 'T'), g = buffer(Dtype::f32, 2 * z.inner, 'T'),
+                  u = buffer(rows, z.inner, 'T');
+        const int last = buffer(Dtype::f32, z.hidden, 'R'), normed = buffer(rows, z.hidden, 'R'),
+                  logits = buffer(Dtype::f32, kVocab, 'R');
         const double e = matrix(kVocab, z.hidden), one = vec(z.hidden), bias = vec(qkv);
         const double cos = vec(kMaxLen * z.dim / 2), sin = vec(kMaxLen * z.dim / 2);
-        const double wqkv = matrix(qkv, z.hidden), wo = matrix(z.hidden, z.heads * z.dim), wgu = matrix(2 * z.inner, z.hidden), wd = matrix(z.hidden, z.inner);
-        const double dim = double(z.dim), heads = double(z.heads), kvh = double(z.kv_heads), k_at = heads * dim, v_at = k_at + kvh * dim;
-        auto whole = [&](int b) { return std::vector<double>{double(b), 0, 1, double(spec_.buffers[std::size_t(b)].width), double(spec_.buffers[std::size_t(b)].width)}; };
-        auto part = [&](int b, double at, double count, double width) { return std::vector<double>{double(b), at, count, width, width}; };
+        const double wqkv = matrix(qkv, z.hidden), wo = matrix(z.hidden, z.heads * z.dim),
+                     wgu = matrix(2 * z.inner, z.hidden), wd = matrix(z.hidden, z.inner);
+        const double dim = double(z.dim), heads = double(z.heads), kvh = double(z.kv_heads), k_at = heads * dim,
+                     v_at = k_at + kvh * dim;
+        auto whole = [&](int b) {
+            return std::vector<double>{double(b), 0, 1, double(spec_.buffers[std::size_t(b)].width),
+                                       double(spec_.buffers[std::size_t(b)].width)};
+        };
+        auto part = [&](int b, double at, double count, double width) {
+            return std::vector<double>{double(b), at, count, width, width};
+        };
         op("embed", {{double(h), e}});
         op("norm", {whole(h), whole(n), {one, 1e-5, 0}});
         op("linear", {{double(n)}, whole(x), {wqkv, bias, 0}});
@@ -72,7 +88,8 @@ public:
         spec_.segments = {{"embed", {0, 1}}, {"layers", {1, 11}}, {"head", {11, 14}}};
         spec_.limits = {kMaxLen, 4, 2, (kMaxLen + z.block - 1) / z.block, kMaxLen};
         spec_.vocab = kVocab;
-        spec_.kv = {{z.kv, z.block, z.kv_heads, z.dim, 1, reinterpret_cast<std::uintptr_t>(kv_.data()), kBlocks, kv_bytes_}};
+        spec_.kv = {
+            {z.kv, z.block, z.kv_heads, z.dim, 1, reinterpret_cast<std::uintptr_t>(kv_.data()), kBlocks, kv_bytes_}};
         activations_ = std::make_unique<Arena>(static_cast<std::size_t>(at_), false);
         spec_.arena = activations_->data();
         spec_.arena_bytes = at_;
@@ -86,7 +103,8 @@ public:
         Sampler sampler(exe);
         Inputs& in = exe->inputs();
         in.slot[0] = 1;
-        for (std::size_t i = 0; i < in.table[0].size() && i < kBlocks - 1; i++) in.table[0][i] = static_cast<std::int32_t>(1 + (i * 37) % (kBlocks - 1));
+        for (std::size_t i = 0; i < in.table[0].size() && i < kBlocks - 1; i++)
+            in.table[0][i] = static_cast<std::int32_t>(1 + (i * 37) % (kBlocks - 1));
         for (std::int32_t i = 0; i < kMaxLen; i++) exe->tokens()[kMaxLen + i] = (i * 7919) % kVocab;
         sampler.columns().top_k[1] = 20;
         sampler.columns().seed[1] = 5;
@@ -110,7 +128,8 @@ public:
 private:
     int buffer(Dtype dtype, std::int64_t width, char rows) {
         spec_.buffers.push_back({dtype, width, rows, at_});
-        at_ += static_cast<std::int64_t>(row_bytes(dtype, static_cast<std::size_t>(width))) * (rows == 'T' ? kMaxLen : 4);
+        at_ +=
+            static_cast<std::int64_t>(row_bytes(dtype, static_cast<std::size_t>(width))) * (rows == 'T' ? kMaxLen : 4);
         return static_cast<int>(spec_.buffers.size()) - 1;
     }
     double vec(std::int64_t n) {
@@ -121,12 +140,15 @@ private:
         return double(spec_.weights.size() - 1);
     }
     double matrix(std::int64_t n, std::int64_t k) {
-        static const std::map<std::string, WeightFormat> kFormats = {
-            {"f32", WeightFormat::f32}, {"bf16", WeightFormat::bf16}, {"int8", WeightFormat::int8}, {"int4m", WeightFormat::int4m}};
+        static const std::map<std::string, WeightFormat> kFormats = {{"f32", WeightFormat::f32},
+                                                                     {"bf16", WeightFormat::bf16},
+                                                                     {"int8", WeightFormat::int8},
+                                                                     {"int4m", WeightFormat::int4m}};
         const WeightFormat format = kFormats.at(z_.format);
         std::vector<float> source(static_cast<std::size_t>(n * k));
         for (float& x : source) x = random_();
-        arenas_.push_back(std::make_unique<Arena>(packed_bytes(format, static_cast<std::size_t>(n), static_cast<std::size_t>(k)), false));
+        arenas_.push_back(std::make_unique<Arena>(
+            packed_bytes(format, static_cast<std::size_t>(n), static_cast<std::size_t>(k)), false));
         std::uint8_t* p = arenas_.back()->data();
         pack({format, SourceFormat::f32, n, k, reinterpret_cast<const std::uint8_t*>(source.data()), p, 0, n}, 1);
         spec_.weights.push_back({z_.format, n, k, reinterpret_cast<std::uintptr_t>(p)});
@@ -156,29 +178,30 @@ std::vector<int> chunks_of(int total, int size) {
 }  // namespace
 
 int main() {
+    std::setvbuf(stdout, nullptr, _IOLBF, 0);
     const Sizes all[] = {
         {"f32", "f32", Dtype::f32, 60, 100, 3, 3, 20, 16},
         {"bf16", "bf16", Dtype::bf16, 96, 72, 4, 2, 64, 32},
         {"int8", "q8", Dtype::bf16, 100, 68, 9, 3, 64, 16},
         {"int4m", "q8", Dtype::bf16, 64, 96, 7, 1, 80, 8},
     };
-    constexpr int kTotal = 560;  // across 128 and 512
+    static constexpr int kTotal = 560;  // across 128 and 512
     int failures = 0;
     for (const Sizes& z : all) {
         Model model(z);
         const auto want = model.run(*kernels_of("scalar"), 1, {kTotal});
         bool finite = true;
-        for (std::int64_t i = 0; i < kVocab; i++) finite = finite && (want[static_cast<std::size_t>(i)] >> 23 & 0xff) != 0xff;
+        for (std::int64_t i = 0; i < kVocab; i++)
+            finite = finite && (want[static_cast<std::size_t>(i)] >> 23 & 0xff) != 0xff;
         if (!finite) failures++, std::printf("FAILED %s: not finite\n", z.format);
         for (const std::string& isa : usable_isas()) {
-            for (int threads : {1, 3}) {
-                for (int size : {kTotal, 130, 37}) {
-                    auto chunks = chunks_of(kTotal - 3, size);
-                    for (int i = 0; i < 3; i++) chunks.push_back(1);
-                    const bool same = model.run(*kernels_of(isa.c_str()), threads, chunks) == want;
-                    if (!same) failures++;
-                    std::printf("%s %s %s, %d threads, chunks of %d\n", same ? "same  " : "FAILED", z.format, isa.c_str(), threads, size);
-                }
+            for (const auto& [threads, size] : {std::pair{1, kTotal}, {3, 130}, {2, 37}}) {
+                auto chunks = chunks_of(kTotal - 3, size);
+                for (int i = 0; i < 3; i++) chunks.push_back(1);
+                const bool same = model.run(*kernels_of(isa.c_str()), threads, chunks) == want;
+                if (!same) failures++;
+                std::printf("%s %s %s, %d threads, chunks of %d\n", same ? "same  " : "FAILED", z.format, isa.c_str(),
+                            threads, size);
             }
         }
     }

@@ -1,10 +1,10 @@
 """Octavo serves large language models on the machine you already have.
 
-    from octavo import LLM, SamplingParams
+from octavo import LLM, SamplingParams
 
-    llm = LLM("smollm2")
-    for output in llm.generate(["Hello, my name is"], SamplingParams(temperature=0.8, top_p=0.95)):
-        print(output.outputs[0].text)
+llm = LLM("smollm2")
+for output in llm.generate(["Hello, my name is"], SamplingParams(temperature=0.8, top_p=0.95)):
+    print(output.outputs[0].text)
 """
 
 from __future__ import annotations

@@ -44,7 +44,9 @@ public:
     // The step at hand: logits [num_rows] of the last head op, and the batch index of each row.
     std::int64_t num_rows() const { return num_rows_; }
     std::int64_t num_seqs() const { return num_seqs_; }
-    std::int64_t row_position(std::int64_t row) const { return pos_[static_cast<std::size_t>(row_[static_cast<std::size_t>(row)])]; }
+    std::int64_t row_position(std::int64_t row) const {
+        return pos_[static_cast<std::size_t>(row_[static_cast<std::size_t>(row)])];
+    }
     const float* logits(std::int64_t row) const;
     float* logits(std::int64_t row);
     const std::vector<std::int32_t>& row_seq() const { return row_seq_; }

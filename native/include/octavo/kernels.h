@@ -56,8 +56,8 @@ constexpr std::int32_t kItemRows = 96;
 struct AttendOp {
     View q, out;
     KvLayer kv;
-    std::int32_t group;    // query heads per KV head
-    float scale;           // times log2 e
+    std::int32_t group;  // query heads per KV head
+    float scale;         // times log2 e
     std::int32_t max_blocks;
     const std::int32_t* table;  // [B][max_blocks]
     float* partials;            // [rows][partial_stride]: o, then m, l

@@ -48,9 +48,7 @@ OCTAVO_INLINE f32x16 exp_of(f32x16 x) {
 }
 
 // g / (1 + exp(-g)) * u
-OCTAVO_INLINE f32x16 silu_mul(f32x16 g, f32x16 u) {
-    return mul(div(g, add(set1(1.0f), exp_of(neg(g)))), u);
-}
+OCTAVO_INLINE f32x16 silu_mul(f32x16 g, f32x16 u) { return mul(div(g, add(set1(1.0f), exp_of(neg(g)))), u); }
 
 // Rounded to bf16 and back; for numbers that are not NaN (a NaN may become any number: callers keep another witness).
 OCTAVO_INLINE f32x16 round_bf16_number(f32x16 x) {

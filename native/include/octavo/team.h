@@ -40,7 +40,8 @@ public:
     // Inside run: everybody arrives before anybody leaves. False where some thread failed: return at once then.
     bool barrier(int thread);
 
-    // Units [0, n) in pieces, balanced over threads, for work that is not part of an Executable. f(first, last, thread).
+    // Units [0, n) in pieces, balanced over threads, for work that is not part of an Executable. f(first, last,
+    // thread).
     template <class F>
     void parallel_for(std::int64_t n, std::int64_t piece, F&& f) {
         std::atomic<std::int64_t> next{0};
@@ -67,11 +68,11 @@ private:
     bool closed_ = false;
     Function function_ = nullptr;
     void* context_ = nullptr;
-    Padded epoch_;             // run number; a change starts a run
-    Padded arrived_;           // barrier: how many have arrived
-    Padded phase_;             // barrier: its number
-    Padded done_;              // workers that left the current run
-    Padded parked_;            // workers asleep on epoch_
+    Padded epoch_;    // run number; a change starts a run
+    Padded arrived_;  // barrier: how many have arrived
+    Padded phase_;    // barrier: its number
+    Padded done_;     // workers that left the current run
+    Padded parked_;   // workers asleep on epoch_
     std::atomic<bool> stop_{false};
     std::atomic<bool> failed_{false};
     std::string what_;

@@ -12,7 +12,7 @@
 namespace octavo::OCTAVO_ISA_NS {
 namespace {
 
-constexpr int kFewRows = 8;           // up to here the cache is read in place
+constexpr int kFewRows = 8;  // up to here the cache is read in place
 
 #if defined(OCTAVO_ISA_AVX512BF16)
 constexpr bool kPairDot = true;  // a bf16 operand is broadcast as pairs and vdpbf16ps is the step
@@ -24,11 +24,15 @@ constexpr bool kPairDot = false;
 enum class Source { f32, f32_pairs, bf16 };  // f32; f32 unpacked from bf16 (odd element first); bf16 pairs in the cache
 
 template <bool kBf16, bool kDirect>
-constexpr Source source_of() { return !kBf16 ? Source::f32 : kDirect ? Source::bf16 : Source::f32_pairs; }
+constexpr Source source_of() {
+    return !kBf16 ? Source::f32 : kDirect ? Source::bf16 : Source::f32_pairs;
+}
 
 // Whether q and the weights are kept as bf16 pairs: only where the cache is read in place.
 template <bool kBf16, bool kDirect>
-constexpr bool keeps_pairs() { return kBf16 && kDirect && kPairDot; }
+constexpr bool keeps_pairs() {
+    return kBf16 && kDirect && kPairDot;
+}
 
 // Rows and vectors (of 16 lanes) of a register tile: what fits the registers without spilling an accumulator, and is
 // wide enough to hide the latency of an FMA.
@@ -59,7 +63,8 @@ OCTAVO_INLINE void step(Block<MR, NV>& b, const float* x, std::int64_t row_strid
 // n steps (n even unless kSource is f32). The x of step k and row r is x[k * XK + r * XR]; for pair dots x holds bf16
 // pairs instead, x[(k / 2) * XK + r * XR]. y[v] of step k lies k * y_stride bytes (bf16: k / 2) behind its base.
 template <Source kSource, int MR, int NV, int XK, int XR>
-OCTAVO_INLINE void chain(Block<MR, NV>& b, const void* x_any, const std::uint8_t* const (&base)[NV], std::int64_t y_stride, int n) {
+OCTAVO_INLINE void chain(Block<MR, NV>& b, const void* x_any, const std::uint8_t* const (&base)[NV],
+                         std::int64_t y_stride, int n) {
     const std::uint8_t* y[NV];
     OCTAVO_UNROLL
     for (int v = 0; v < NV; v++) y[v] = base[v];
@@ -123,13 +128,13 @@ OCTAVO_INLINE void chain(Block<MR, NV>& b, const void* x_any, const std::uint8_t
 
 // A thread's memory for one item, carved out of its scratch.
 struct Memory {
-    float* q;       // [row tile][dim][MR], or bf16 pairs [row tile][dim / 2][MR]
-    float* s;       // [row][128] scores, then weights
-    std::uint16_t* p;  // [row][128] bf16 weights (pair dots)
-    float* k;       // [key group][dim][16]
-    float* v;       // [dim group][128][16]
-    float* o;       // [row][width] of the span
-    float* total;   // [row][width] of the spans so far
+    float* q;                    // [row tile][dim][MR], or bf16 pairs [row tile][dim / 2][MR]
+    float* s;                    // [row][128] scores, then weights
+    std::uint16_t* p;            // [row][128] bf16 weights (pair dots)
+    float* k;                    // [key group][dim][16]
+    float* v;                    // [dim group][128][16]
+    float* o;                    // [row][width] of the span
+    float* total;                // [row][width] of the spans so far
     float *m, *l, *scale, *sum;  // [row] of the span
     float *total_m, *total_l;
 };
@@ -177,7 +182,7 @@ struct Item {
     std::int32_t rows;
     bool direct;
     // The tile at hand.
-    std::int32_t first_key, keys;  // keys somebody in the item may see
+    std::int32_t first_key, keys;               // keys somebody in the item may see
     const std::uint8_t* blocks[kTileKeys / 8];  // K of its blocks, this head
     std::int32_t num_next;                      // blocks of the tile after it
     const std::uint8_t* next[kTileKeys / 8];
@@ -213,13 +218,15 @@ void pack_queries(const Item& c) {
                 for (std::int64_t d = 0; d < dim; d++) q[(d / 2 * high + i) * 2 + d % 2] = f32_to_bf16(temp[d]);
             } else {
                 float* q = c.mem.q + r0 * dim;
-                for (std::int64_t d = 0; d < dim; d++) q[d * high + i] = kBf16 ? bf16_to_f32(f32_to_bf16(temp[d])) : temp[d];
+                for (std::int64_t d = 0; d < dim; d++)
+                    q[d * high + i] = kBf16 ? bf16_to_f32(f32_to_bf16(temp[d])) : temp[d];
             }
         }
     }
 }
 
-// K of the tile to f32 [key group][dim][16]. Keys behind the last are whatever the block holds: their scores are unused.
+// K of the tile to f32 [key group][dim][16]. Keys behind the last are whatever the block holds: their scores are
+// unused.
 template <bool kBf16>
 void unpack_keys(const Item& c) {
     const KvLayer& kv = c.op->kv;
@@ -289,7 +296,8 @@ OCTAVO_INLINE void score_block(const Item& c, std::int32_t r0, int g) {
     chain<kSource, MR, NV, MR, 1>(b, x, base, stride, dim);
     const f32x16 scale = set1(c.op->scale);
     OCTAVO_UNROLL
-    for (int r = 0; r < MR; r++) OCTAVO_UNROLL for (int v = 0; v < NV; v++)
+    for (int r = 0; r < MR; r++)
+        OCTAVO_UNROLL for (int v = 0; v < NV; v++)
             store(c.mem.s + (r0 + r) * kTileKeys + (g + v) * 16, mul(b.acc[r][v], scale));
 }
 
@@ -419,12 +427,13 @@ OCTAVO_INLINE void value_block(const Item& c, std::int32_t r0, int g, bool first
         }
     } else {
         OCTAVO_UNROLL
-        for (int v = 0; v < NV; v++) base[v] = reinterpret_cast<const std::uint8_t*>(c.mem.v + (g + v) * kTileKeys * 16);
+        for (int v = 0; v < NV; v++)
+            base[v] = reinterpret_cast<const std::uint8_t*>(c.mem.v + (g + v) * kTileKeys * 16);
         chain<kSource, MR, NV, 1, kXR>(b, x, base, 64, kBf16 ? (c.keys + 1) & ~1 : c.keys);
     }
     OCTAVO_UNROLL
-    for (int r = 0; r < MR; r++) OCTAVO_UNROLL for (int v = 0; v < NV; v++)
-            store(c.mem.o + (r0 + r) * width + (g + v) * 16, b.acc[r][v]);
+    for (int r = 0; r < MR; r++)
+        OCTAVO_UNROLL for (int v = 0; v < NV; v++) store(c.mem.o + (r0 + r) * width + (g + v) * 16, b.acc[r][v]);
 }
 
 template <bool kBf16, bool kDirect>
@@ -437,7 +446,8 @@ void values(const Item& c, bool first_tile) {
         if constexpr (kDirect) {
             // K of the next tile, a share of its blocks with every dim group.
             const std::int64_t block_bytes = c.size.dim * c.op->kv.block_size * (kBf16 ? 2 : 4);
-            for (int i = g0 * c.num_next / groups; i < end * c.num_next / groups; i++) prefetch_range(c.next[i], block_bytes);
+            for (int i = g0 * c.num_next / groups; i < end * c.num_next / groups; i++)
+                prefetch_range(c.next[i], block_bytes);
         }
         for (std::int32_t r0 = 0; r0 < c.rows; r0 += kTile) {
             with_rows<kTile>(c.rows - r0, [&]<int MR>() {
@@ -455,7 +465,8 @@ void set_tile(Item& c, std::int32_t first_key, std::int32_t end, std::int32_t al
     const KvLayer& kv = c.op->kv;
     c.first_key = first_key;
     c.keys = end - first_key < kTileKeys ? end - first_key : kTileKeys;
-    const std::int64_t head = static_cast<std::int64_t>(c.it->kv_head) * kv.dim * kv.block_size * (kv.dtype == Dtype::f32 ? 4 : 2);
+    const std::int64_t head =
+        static_cast<std::int64_t>(c.it->kv_head) * kv.dim * kv.block_size * (kv.dtype == Dtype::f32 ? 4 : 2);
     const std::int32_t* table = c.table + first_key / kv.block_size;
     std::int32_t i = 0;
     for (; i * kv.block_size < c.keys; i++) c.blocks[i] = kv.base + table[i] * kv.block_bytes + head;
@@ -496,12 +507,14 @@ void run_span(Item& c, std::int32_t span) {
 }
 
 // total = total folded with the partial (m2, l2, o2) that follows it.
-void fold(const Memory& mem, std::int32_t rows, std::int64_t width, const float* m2, const float* l2, const float* o2, std::int64_t stride2) {
+void fold(const Memory& mem, std::int32_t rows, std::int64_t width, const float* m2, const float* l2, const float* o2,
+          std::int64_t stride2) {
     for (std::int32_t r = 0; r < rows; r++) {
         const float top = mem.total_m[r] > m2[r] ? mem.total_m[r] : m2[r];
         const f32x16 a = exp2_nonpositive(set1(mem.total_m[r] - top)), b = exp2_nonpositive(set1(m2[r] - top));
         float* o = mem.total + r * width;
-        for (std::int64_t d = 0; d < width; d += 16) store(o + d, fma(load(o2 + r * stride2 + d), b, mul(load(o + d), a)));
+        for (std::int64_t d = 0; d < width; d += 16)
+            store(o + d, fma(load(o2 + r * stride2 + d), b, mul(load(o + d), a)));
         const f32x16 l = fma(set1(l2[r]), b, mul(set1(mem.total_l[r]), a));
         store_first(mem.total_l + r, l, 1);
         mem.total_m[r] = top;
@@ -592,7 +605,8 @@ void attend_fold(const AttendOp& op, const AttendSplit& split, std::uint8_t* scr
     const Memory mem = carve(scratch, z);
     const std::int32_t rows = split.whole.tokens * op.group;
     for (std::int32_t part = 0; part < split.parts; part++) {
-        const float* in = op.partials + (split.first_partial + static_cast<std::int64_t>(part) * rows) * op.partial_stride;
+        const float* in =
+            op.partials + (split.first_partial + static_cast<std::int64_t>(part) * rows) * op.partial_stride;
         for (std::int32_t r = 0; r < rows; r++) {
             mem.m[r] = in[r * op.partial_stride + z.width];
             mem.l[r] = in[r * op.partial_stride + z.width + 1];

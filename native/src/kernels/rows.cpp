@@ -34,7 +34,8 @@ void norm(const RowOp& op, std::int64_t row, float* scratch, std::int64_t stride
     const float* x = read_row(op.a, row, scratch);
     float* y = begin_row(op.out, row, scratch + stride);
     const std::int32_t n = op.per_head ? op.a.width : op.a.heads * op.a.width;
-    for (std::int32_t done = 0; done < op.a.heads * op.a.width; done += n) norm_row(x + done, op.vector, n, op.eps, y + done);
+    for (std::int32_t done = 0; done < op.a.heads * op.a.width; done += n)
+        norm_row(x + done, op.vector, n, op.eps, y + done);
     write_row(op.out, row, y);
 }
 

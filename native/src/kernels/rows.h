@@ -26,7 +26,8 @@ inline const float* read_row(const View& v, std::int64_t row, float* temp) {
     if (v.dense) {
         load_columns(p, v.dtype, v.offset, v.heads * v.width, temp);
     } else {
-        for (std::int32_t h = 0; h < v.heads; h++) load_columns(p, v.dtype, v.offset + h * v.stride, v.width, temp + h * v.width);
+        for (std::int32_t h = 0; h < v.heads; h++)
+            load_columns(p, v.dtype, v.offset + h * v.stride, v.width, temp + h * v.width);
     }
     return temp;
 }
@@ -38,7 +39,8 @@ inline float* begin_row(const View& v, std::int64_t row, float* temp) {
 }
 
 // Columns [column, column + n) of a q8 row of `width`; column is a multiple of 32. The bits of quantize_row.
-inline void quantize_columns(const float* x, std::int32_t n, std::int32_t column, std::int32_t width, std::uint8_t* row) {
+inline void quantize_columns(const float* x, std::int32_t n, std::int32_t column, std::int32_t width,
+                             std::uint8_t* row) {
     auto* codes = reinterpret_cast<std::int8_t*>(row) + column;
     auto* scales = reinterpret_cast<float*>(row + q8_scales_at(static_cast<std::size_t>(width))) + column / kGroup;
     auto* sums = reinterpret_cast<float*>(row + q8_sums_at(static_cast<std::size_t>(width))) + column / kGroup;
@@ -84,7 +86,8 @@ inline void write_row(const View& v, std::int64_t row, const float* in) {
     if (v.dense) {
         store_columns(v, p, v.offset, v.heads * v.width, in);
     } else {
-        for (std::int32_t h = 0; h < v.heads; h++) store_columns(v, p, v.offset + h * v.stride, v.width, in + h * v.width);
+        for (std::int32_t h = 0; h < v.heads; h++)
+            store_columns(v, p, v.offset + h * v.stride, v.width, in + h * v.width);
     }
 }
 

@@ -19,7 +19,8 @@ std::uint32_t next(std::uint64_t& state) {
 
 // A bf16 in the upper half: random, or one of the edges (zeros, denormals, smallest, largest, infinity).
 std::uint32_t sample(std::uint64_t& state, bool edges) {
-    static const std::uint16_t kEdge[] = {0x0000, 0x8000, 0x0001, 0x807f, 0x0080, 0x8080, 0x7f7f, 0xff7f, 0x3f80, 0x0040, 0x1f80, 0x2080};
+    static const std::uint16_t kEdge[] = {0x0000, 0x8000, 0x0001, 0x807f, 0x0080, 0x8080,
+                                          0x7f7f, 0xff7f, 0x3f80, 0x0040, 0x1f80, 0x2080};
     const std::uint32_t r = next(state);
     if (edges) return kEdge[r % 12];
     return (r & 0x80ff) | (0x3000 + (r >> 16) % 0x1c00);
@@ -43,11 +44,14 @@ bool dot_is_pair_chain() {
         const __m512i va = _mm512_load_si512(a), vb = _mm512_load_si512(b);
         const __m512 vc = _mm512_castsi512_ps(_mm512_load_si512(c));
         const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
-        const __m512 odd = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_and_si512(va, high)), _mm512_castsi512_ps(_mm512_and_si512(vb, high)), vc);
-        const __m512 want = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_slli_epi32(va, 16)), _mm512_castsi512_ps(_mm512_slli_epi32(vb, 16)), odd);
+        const __m512 odd = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_and_si512(va, high)),
+                                           _mm512_castsi512_ps(_mm512_and_si512(vb, high)), vc);
+        const __m512 want = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_slli_epi32(va, 16)),
+                                            _mm512_castsi512_ps(_mm512_slli_epi32(vb, 16)), odd);
         const __m512 got = _mm512_dpbf16_ps(vc, reinterpret_cast<__m512bh>(va), reinterpret_cast<__m512bh>(vb));
         const __mmask16 differs = _mm512_cmpneq_epi32_mask(_mm512_castps_si512(want), _mm512_castps_si512(got));
-        const __mmask16 both_nan = _mm512_cmp_ps_mask(want, want, _CMP_UNORD_Q) & _mm512_cmp_ps_mask(got, got, _CMP_UNORD_Q);
+        const __mmask16 both_nan =
+            _mm512_cmp_ps_mask(want, want, _CMP_UNORD_Q) & _mm512_cmp_ps_mask(got, got, _CMP_UNORD_Q);
         same = (differs & ~both_nan) == 0;
     }
     _mm_setcsr(saved);

@@ -14,6 +14,15 @@ void exp_logits(const float* x, std::int64_t n, float temperature, float top, fl
 void sum_pieces(float* e, std::int64_t n, float* sums);
 
 extern const Kernels kKernels;
-const Kernels kKernels = {OCTAVO_STRING(OCTAVO_ISA_NS), run_rows, attend_item, attend_fold, scan_logits, exp_logits, sum_pieces, linear_panels, quantize_row, dequantize_row};
+const Kernels kKernels = {OCTAVO_STRING(OCTAVO_ISA_NS),
+                          run_rows,
+                          attend_item,
+                          attend_fold,
+                          scan_logits,
+                          exp_logits,
+                          sum_pieces,
+                          linear_panels,
+                          quantize_row,
+                          dequantize_row};
 
 }  // namespace octavo::OCTAVO_ISA_NS

@@ -23,7 +23,9 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 
 }  // namespace
 
-const float* Executable::logits(std::int64_t row) const { return reinterpret_cast<const float*>(logits_.base + row * logits_.row_bytes); }
+const float* Executable::logits(std::int64_t row) const {
+    return reinterpret_cast<const float*>(logits_.base + row * logits_.row_bytes);
+}
 float* Executable::logits(std::int64_t row) { return reinterpret_cast<float*>(logits_.base + row * logits_.row_bytes); }
 
 void Executable::forward(std::int64_t num_seqs) { run(num_seqs, 0, stages_.size()); }
@@ -34,14 +36,16 @@ void Executable::forward(std::int64_t num_seqs, const std::string& segment) {
     run(num_seqs, found->second.first, found->second.second);
 }
 
-// -- the batch ----------------------------------------------------------------------------------------------------------
+// -- the batch
+// ----------------------------------------------------------------------------------------------------------
 
 void Executable::build_batch(std::int64_t num_seqs) {
     check(num_seqs > 0 && num_seqs <= limits_.max_seqs, "forward: more sequences than max_seqs, or none");
     std::int64_t token = 0, row = 0;
     for (std::int64_t b = 0; b < num_seqs; b++) {
         const auto i = static_cast<std::size_t>(b);
-        const std::int64_t count = inputs_.count[i], start = inputs_.start[i], rows = inputs_.rows[i], skip = inputs_.skip[i];
+        const std::int64_t count = inputs_.count[i], start = inputs_.start[i], rows = inputs_.rows[i],
+                           skip = inputs_.skip[i];
         check(inputs_.slot[i] >= 0 && inputs_.slot[i] < limits_.max_seqs, "slot: out of range");
         check(count > 0 && token + count <= limits_.max_tokens, "count: 0, or more tokens than max_tokens");
         check(start >= 0 && start + count <= limits_.max_len, "start: beyond max_len");
@@ -83,7 +87,8 @@ void Executable::build_tokens(std::int64_t seq, std::int64_t& token) {
     token += count;
 }
 
-// -- attention's items --------------------------------------------------------------------------------------------------
+// -- attention's items
+// --------------------------------------------------------------------------------------------------
 
 // Tiles of query rows per KV head, longest first; a tile whose cost exceeds a thread's share is split by spans. Which
 // way is free: partials fold in the order of spans whoever made them.
@@ -96,18 +101,21 @@ void Executable::build_plan(AttendPlan& plan, std::int64_t num_seqs) {
     double total = 0;
     for (std::int64_t b = 0; b < num_seqs; b++) {
         const auto i = static_cast<std::size_t>(b);
-        total += double(inputs_.count[i]) * (inputs_.start[i] + 0.5 * inputs_.count[i] + 64) * plan.heads_per_kv * heads;
+        total +=
+            double(inputs_.count[i]) * (inputs_.start[i] + 0.5 * inputs_.count[i] + 64) * plan.heads_per_kv * heads;
     }
     const double limit = total / (3.0 * team_->threads());
     std::int32_t token = 0;
     std::int64_t partial_rows = 0;
     for (std::int64_t b = 0; b < num_seqs; b++) {
-        const std::int32_t count = inputs_.count[static_cast<std::size_t>(b)], start = inputs_.start[static_cast<std::size_t>(b)];
+        const std::int32_t count = inputs_.count[static_cast<std::size_t>(b)],
+                           start = inputs_.start[static_cast<std::size_t>(b)];
         for (std::int32_t first = 0; first < count; first += tile) {
             const std::int32_t tokens = std::min(tile, count - first);
             for (std::int32_t h = 0; h < heads; h++) {
                 const std::int32_t spans = static_cast<std::int32_t>(ceil_div(start + first + tokens, kSpanKeys));
-                add_tile(plan, {static_cast<std::int32_t>(b), token + first, tokens, start + first, h, 0, spans, -1, 0}, limit, partial_rows);
+                add_tile(plan, {static_cast<std::int32_t>(b), token + first, tokens, start + first, h, 0, spans, -1, 0},
+                         limit, partial_rows);
             }
         }
         token += count;
@@ -116,11 +124,13 @@ void Executable::build_plan(AttendPlan& plan, std::int64_t num_seqs) {
     std::iota(plan.order.begin(), plan.order.end(), 0u);
     const auto [low, high] = std::minmax_element(plan.cost.begin(), plan.cost.end());
     if (*high > 1.2 * *low)
-        std::stable_sort(plan.order.begin(), plan.order.end(), [&](std::uint32_t a, std::uint32_t b) { return plan.cost[a] > plan.cost[b]; });
+        std::stable_sort(plan.order.begin(), plan.order.end(),
+                         [&](std::uint32_t a, std::uint32_t b) { return plan.cost[a] > plan.cost[b]; });
     if (!plan.pending) {
         plan.pending = std::make_unique<std::atomic<std::int32_t>[]>(static_cast<std::size_t>(max_partial_rows_));
     }
-    for (std::size_t i = 0; i < plan.splits.size(); i++) plan.pending[i].store(plan.splits[i].parts, std::memory_order_relaxed);
+    for (std::size_t i = 0; i < plan.splits.size(); i++)
+        plan.pending[i].store(plan.splits[i].parts, std::memory_order_relaxed);
 }
 
 void Executable::add_tile(AttendPlan& plan, const AttendItem& tile, double limit, std::int64_t& partial_rows) {
@@ -146,7 +156,8 @@ void Executable::add_tile(AttendPlan& plan, const AttendItem& tile, double limit
     }
 }
 
-// -- running ------------------------------------------------------------------------------------------------------------
+// -- running
+// ------------------------------------------------------------------------------------------------------------
 
 void Executable::prepare(Stage& stage) {
     const std::int64_t n = stage.domain == 'T' ? num_tokens_ : stage.domain == 'R' ? num_rows_ : 0;
@@ -167,7 +178,8 @@ void Executable::prepare(Stage& stage) {
             break;
         }
         case StageKind::attend:
-            stage.items = n == 0 ? 0 : static_cast<std::int64_t>(plans_[static_cast<std::size_t>(stage.plan)].items.size());
+            stage.items =
+                n == 0 ? 0 : static_cast<std::int64_t>(plans_[static_cast<std::size_t>(stage.plan)].items.size());
             break;
     }
 }
@@ -251,7 +263,8 @@ std::vector<Executable::Timing> Executable::timings() const {
     static const char* const kNames[] = {"embed", "norm", "rope", "kv_write", "act", "add", "cast", "gather"};
     for (const Stage& s : stages_) {
         std::string name;
-        for (const RowOp& op : s.rows) name += (name.empty() ? "" : "+") + std::string(kNames[static_cast<int>(op.kind)]);
+        for (const RowOp& op : s.rows)
+            name += (name.empty() ? "" : "+") + std::string(kNames[static_cast<int>(op.kind)]);
         if (s.kind == StageKind::attend) name = "attend";
         if (s.kind == StageKind::linear)
             name = "linear " + std::to_string(s.linear.task.weight.n) + "x" + std::to_string(s.linear.task.weight.k);

@@ -14,8 +14,8 @@ void check(bool ok, const char* what) {
 }
 
 bool is_row_op(const std::string& kind) {
-    return kind == "embed" || kind == "norm" || kind == "rope" || kind == "kv_write" || kind == "act" || kind == "add" ||
-           kind == "cast" || kind == "gather";
+    return kind == "embed" || kind == "norm" || kind == "rope" || kind == "kv_write" || kind == "act" ||
+           kind == "add" || kind == "cast" || kind == "gather";
 }
 
 WeightFormat format_of(const std::string& name) {
@@ -73,7 +73,8 @@ private:
         for (const KvSpec& kv : spec_.kv) {
             const std::int64_t item = kv.dtype == Dtype::f32 ? 4 : 2;
             check(kv.dtype == Dtype::f32 || kv.dtype == Dtype::bf16, "KV dtype");
-            check(kv.block_size == 8 || kv.block_size == 16 || kv.block_size == 32 || kv.block_size == 64, "block size");
+            check(kv.block_size == 8 || kv.block_size == 16 || kv.block_size == 32 || kv.block_size == 64,
+                  "block size");
             check(kv.head_dim > 0 && kv.head_dim % 2 == 0 && kv.head_dim <= 4096, "head_dim");
             check(kv.kv_heads > 0 && kv.layers > 0 && kv.num_blocks > 0 && kv.address % 64 == 0, "KV group");
             check(kv.block_bytes >= 2 * kv.layers * kv.block_size * kv.kv_heads * kv.head_dim * item, "block_bytes");
@@ -85,7 +86,8 @@ private:
         return rows == 'T' ? spec_.limits.max_tokens : rows == 'R' ? spec_.limits.max_rows : spec_.limits.max_seqs;
     }
     std::int64_t end_of(const BufferSpec& b) const {
-        return b.offset + rows_of(b.rows) * static_cast<std::int64_t>(row_bytes(b.dtype, static_cast<std::size_t>(b.width)));
+        return b.offset +
+               rows_of(b.rows) * static_cast<std::int64_t>(row_bytes(b.dtype, static_cast<std::size_t>(b.width)));
     }
 
     // -- fields -------------------------------------------------------------------------------------------------------
@@ -119,7 +121,8 @@ private:
         last_buffer_ = i;
         return b;
     }
-    View make_view(const BufferSpec& b, std::int64_t offset, std::int64_t heads, std::int64_t stride, std::int64_t width) const {
+    View make_view(const BufferSpec& b, std::int64_t offset, std::int64_t heads, std::int64_t stride,
+                   std::int64_t width) const {
         const auto i32 = [](std::int64_t x) { return static_cast<std::int32_t>(x); };
         View v;
         v.base = spec_.arena + b.offset;
@@ -212,7 +215,8 @@ private:
             std::size_t group = 0;
             op.kv = layer(group);
             op.kv_slot = exe_.kv_slot_[group].data();
-            check(columns_of(op.a) == std::int64_t{op.kv.heads} * op.kv.dim && columns_of(op.b) == columns_of(op.a), "kv_write: width");
+            check(columns_of(op.a) == std::int64_t{op.kv.heads} * op.kv.dim && columns_of(op.b) == columns_of(op.a),
+                  "kv_write: width");
         } else if (kind == "act" || kind == "add") {
             op.kind = kind == "act" ? RowKind::act : RowKind::add;
             op.a = view(), note();
@@ -239,18 +243,22 @@ private:
     }
 
     static bool q8_fits(const View& v, std::int64_t unit) {
-        return v.dtype != Dtype::q8 || (v.dense && v.offset % kGroup == 0 &&
-                                        (unit % kGroup == 0 || (v.offset == 0 && columns_of(v) == v.columns && unit == columns_of(v))));
+        return v.dtype != Dtype::q8 ||
+               (v.dense && v.offset % kGroup == 0 &&
+                (unit % kGroup == 0 || (v.offset == 0 && columns_of(v) == v.columns && unit == columns_of(v))));
     }
-    void check_q8(const View& v) const { check(q8_fits(v, columns_of(v)), "a q8 view that does not start and end with its groups"); }
+    void check_q8(const View& v) const {
+        check(q8_fits(v, columns_of(v)), "a q8 view that does not start and end with its groups");
+    }
 
     // Joins the last stage where rows stay within a thread and no output lands on what an earlier op of it still uses
     // (the planner lets a dead buffer's memory be reused, with another stride).
     void push_rows(const RowOp& op, char domain, const std::vector<std::int64_t>& used, std::int64_t out) {
-        bool join = !exe_.stages_.empty() && exe_.stages_.back().kind == StageKind::rows && exe_.stages_.back().domain == domain &&
-                    !border(index_) && op.kind != RowKind::gather;
+        bool join = !exe_.stages_.empty() && exe_.stages_.back().kind == StageKind::rows &&
+                    exe_.stages_.back().domain == domain && !border(index_) && op.kind != RowKind::gather;
         if (join && out >= 0)
-            for (std::int64_t other : stage_buffers_) join = join && (other == out || disjoint(buffer(other), buffer(out)));
+            for (std::int64_t other : stage_buffers_)
+                join = join && (other == out || disjoint(buffer(other), buffer(out)));
         if (!join) {
             stage_buffers_.clear();
             Stage s{};
@@ -263,13 +271,16 @@ private:
         stage.rows.push_back(op);
         stage.end_op = index_ + 1;
         stage_buffers_.insert(stage_buffers_.end(), used.begin(), used.end());
-        widest_ = std::max({widest_, std::int64_t{op.a.columns}, std::int64_t{op.b.columns}, std::int64_t{op.out.columns}});
+        widest_ =
+            std::max({widest_, std::int64_t{op.a.columns}, std::int64_t{op.b.columns}, std::int64_t{op.out.columns}});
     }
     bool border(std::int64_t op) const {
         return std::any_of(spec_.segments.begin(), spec_.segments.end(),
                            [&](const auto& s) { return s.second.first == op || s.second.second == op; });
     }
-    bool disjoint(const BufferSpec& a, const BufferSpec& b) const { return end_of(a) <= b.offset || end_of(b) <= a.offset; }
+    bool disjoint(const BufferSpec& a, const BufferSpec& b) const {
+        return end_of(a) <= b.offset || end_of(b) <= a.offset;
+    }
 
     // A stage of our own behind an op that cannot write its buffer's dtype: f32 in memory of ours, then a cast.
     View detour(const View& out, std::int64_t rows) {
@@ -329,7 +340,9 @@ private:
         t.bias = bias;
         s.linear.panels = static_cast<std::int64_t>(panels_of(static_cast<std::size_t>(w.n)));
         s.linear.row_block = static_cast<std::int64_t>(linear_row_block(w.format, static_cast<std::size_t>(w.k)));
-        exe_.scratch_bytes_ = std::max(exe_.scratch_bytes_, static_cast<std::int64_t>(linear_scratch_bytes(w.format, static_cast<std::size_t>(w.k))));
+        exe_.scratch_bytes_ =
+            std::max(exe_.scratch_bytes_,
+                     static_cast<std::int64_t>(linear_scratch_bytes(w.format, static_cast<std::size_t>(w.k))));
         exe_.stages_.push_back(std::move(s));
         if (indirect) push_cast(out, to, domain);
     }
@@ -350,7 +363,8 @@ private:
     void add_head() {
         const View x = whole();
         const View out = whole();
-        check(out.dtype == Dtype::f32 && domain_ == 'R' && out.columns == spec_.vocab, "head: logits are f32[R, vocab]");
+        check(out.dtype == Dtype::f32 && domain_ == 'R' && out.columns == spec_.vocab,
+              "head: logits are f32[R, vocab]");
         const LinearWeight w = matrix();
         exe_.logits_ = out;
         push_linear(x, out, w, nullptr, false);
@@ -388,15 +402,17 @@ private:
         if (indirect) op.out = detour(to, spec_.limits.max_tokens);
         partial_stride_ = std::max(partial_stride_, op.partial_stride);
         s.plan = plan_for(static_cast<std::int32_t>(group), op.group);
-        exe_.scratch_bytes_ = std::max(exe_.scratch_bytes_, static_cast<std::int64_t>(attend_scratch_bytes(
-                                                                static_cast<std::size_t>(op.kv.dim), static_cast<std::size_t>(op.group))));
+        exe_.scratch_bytes_ = std::max(
+            exe_.scratch_bytes_, static_cast<std::int64_t>(attend_scratch_bytes(static_cast<std::size_t>(op.kv.dim),
+                                                                                static_cast<std::size_t>(op.group))));
         exe_.stages_.push_back(std::move(s));
         if (indirect) push_cast(exe_.stages_.back().attend.out, to, 'T');
     }
 
     std::int32_t plan_for(std::int32_t group, std::int32_t heads_per_kv) {
         for (std::size_t i = 0; i < exe_.plans_.size(); i++)
-            if (exe_.plans_[i].group == group && exe_.plans_[i].heads_per_kv == heads_per_kv) return static_cast<std::int32_t>(i);
+            if (exe_.plans_[i].group == group && exe_.plans_[i].heads_per_kv == heads_per_kv)
+                return static_cast<std::int32_t>(i);
         AttendPlan plan{};
         plan.group = group;
         plan.heads_per_kv = heads_per_kv;
@@ -413,7 +429,9 @@ private:
             return i;
         };
         for (const auto& [name, range] : spec_.segments) {
-            check(range.first >= 0 && range.first <= range.second && range.second <= static_cast<std::int64_t>(spec_.ops.size()), "a segment");
+            check(range.first >= 0 && range.first <= range.second &&
+                      range.second <= static_cast<std::int64_t>(spec_.ops.size()),
+                  "a segment");
             exe_.segments_[name] = {stage_at(range.first), stage_at(range.second)};
         }
         exe_.counters_ = std::make_unique<Counter[]>(stages.size());
@@ -426,7 +444,8 @@ private:
         exe_.scratch_ = std::make_unique<Arena>(static_cast<std::size_t>(exe_.scratch_bytes_ * threads));
         exe_.extra_ = std::make_unique<Arena>(static_cast<std::size_t>(extra_bytes_ + 64), extra_bytes_ > (2 << 20));
         exe_.max_partial_rows_ = 8192;
-        exe_.partials_ = std::make_unique<Arena>(static_cast<std::size_t>(4 * exe_.max_partial_rows_ * partial_stride_), false);
+        exe_.partials_ =
+            std::make_unique<Arena>(static_cast<std::size_t>(4 * exe_.max_partial_rows_ * partial_stride_), false);
         for (Stage& s : exe_.stages_) {
             s.attend.partials = reinterpret_cast<float*>(exe_.partials_->data());
             if (s.kind == StageKind::linear && s.linear.task.out == nullptr) s.linear.task.out = exe_.extra_->data();
@@ -455,7 +474,8 @@ Executable::Executable(std::shared_ptr<Team> team, const ExecutableSpec& spec, c
       kv_(spec.kv),
       tokens_(static_cast<std::size_t>(4 * spec.limits.max_seqs * spec.limits.max_len)) {
     const auto seqs = static_cast<std::size_t>(limits_.max_seqs);
-    for (auto* field : {&inputs_.slot, &inputs_.count, &inputs_.start, &inputs_.kv_len, &inputs_.rows, &inputs_.skip}) field->resize(seqs);
+    for (auto* field : {&inputs_.slot, &inputs_.count, &inputs_.start, &inputs_.kv_len, &inputs_.rows, &inputs_.skip})
+        field->resize(seqs);
     inputs_.table.resize(kv_.size());
     for (auto& table : inputs_.table) table.resize(seqs * static_cast<std::size_t>(limits_.max_blocks));
     token_.resize(static_cast<std::size_t>(limits_.max_tokens));

@@ -54,14 +54,16 @@ constexpr std::size_t kBuckets = std::size_t{1} << kBucketBits;
 }  // namespace
 
 Sampler::Sampler(std::shared_ptr<Executable> exe) : exe_(std::move(exe)), vocab_(exe_->vocab()) {
-    const auto slots = static_cast<std::size_t>(exe_->limits().max_seqs), rows = static_cast<std::size_t>(exe_->limits().max_rows);
+    const auto slots = static_cast<std::size_t>(exe_->limits().max_seqs),
+               rows = static_cast<std::size_t>(exe_->limits().max_rows);
     columns_.temperature.assign(slots, 1.0f);
     columns_.top_p.assign(slots, 1.0f);
     columns_.min_p.assign(slots, 0.0f);
     columns_.presence.assign(slots, 0.0f);
     columns_.frequency.assign(slots, 0.0f);
     columns_.repetition.assign(slots, 1.0f);
-    for (auto* column : {&columns_.top_k, &columns_.num_prompt, &columns_.min_tokens, &columns_.flags}) column->assign(slots, 0);
+    for (auto* column : {&columns_.top_k, &columns_.num_prompt, &columns_.min_tokens, &columns_.flags})
+        column->assign(slots, 0);
     columns_.seed.assign(slots, 0);
     bias_.resize(slots);
     stops_.resize(slots);
@@ -102,7 +104,8 @@ void Sampler::sample(std::int64_t num_seqs) {
         if (row + 1 < rows && seq[r + 1] == seq[r]) continue;
         const auto b = static_cast<std::size_t>(seq[r]);
         const std::int64_t position = exe_->row_position(row) + 1;
-        if (position < exe_->limits().max_len) exe_->tokens()[exe_->inputs().slot[b] * exe_->limits().max_len + position] = sampled_[r];
+        if (position < exe_->limits().max_len)
+            exe_->tokens()[exe_->inputs().slot[b] * exe_->limits().max_len + position] = sampled_[r];
     }
 }
 
@@ -150,13 +153,15 @@ void Sampler::sample_row(std::int64_t index, Work& work) {
 const float* Sampler::adjust(const Row& row, const float* logits, Work& work) {
     const auto s = static_cast<std::size_t>(row.slot);
     const bool early = row.length - columns_.num_prompt[s] < columns_.min_tokens[s] && !stops_[s].empty();
-    const bool penalties = columns_.repetition[s] != 1.0f || columns_.presence[s] != 0.0f || columns_.frequency[s] != 0.0f;
+    const bool penalties =
+        columns_.repetition[s] != 1.0f || columns_.presence[s] != 0.0f || columns_.frequency[s] != 0.0f;
     if (bias_[s].empty() && !penalties && !early) return logits;
     work.logits.assign(logits, logits + vocab_);
     for (const auto& [id, value] : bias_[s]) work.logits[static_cast<std::size_t>(id)] += value;
     if (penalties) penalize(row, work);
     if (early)
-        for (std::int32_t id : stops_[s]) work.logits[static_cast<std::size_t>(id)] = -std::numeric_limits<float>::infinity();
+        for (std::int32_t id : stops_[s])
+            work.logits[static_cast<std::size_t>(id)] = -std::numeric_limits<float>::infinity();
     return work.logits.data();
 }
 
@@ -203,7 +208,9 @@ void Sampler::keep_top_k(const float* logits, std::int64_t k, Work& work) {
         if (bucket < border) work.weights[static_cast<std::size_t>(i)] = 0.0f;
         if (bucket == border) work.members.push_back(static_cast<std::int32_t>(i));
     }
-    const auto better = [&](std::int32_t a, std::int32_t b) { return logits[a] > logits[b] || (logits[a] == logits[b] && a < b); };
+    const auto better = [&](std::int32_t a, std::int32_t b) {
+        return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+    };
     const auto first_out = work.members.begin() + static_cast<std::ptrdiff_t>(k - above);
     std::nth_element(work.members.begin(), first_out, work.members.end(), better);
     for (auto it = first_out; it != work.members.end(); ++it) work.weights[static_cast<std::size_t>(*it)] = 0.0f;
@@ -214,7 +221,9 @@ void Sampler::keep_top_p(double share, Work& work) {
     constexpr int kShift = 30 - kBucketBits + 1;  // weights are in [0, 1]: bits up to 0x3f800000
     const double target = share * total_of(work);
     work.mass.assign(kBuckets, 0.0);
-    const auto bucket_of = [&](float e) { return std::min<std::size_t>(std::bit_cast<std::uint32_t>(e) >> kShift, kBuckets - 1); };
+    const auto bucket_of = [&](float e) {
+        return std::min<std::size_t>(std::bit_cast<std::uint32_t>(e) >> kShift, kBuckets - 1);
+    };
     for (float e : work.weights) work.mass[bucket_of(e)] += static_cast<double>(e);
     std::size_t border = kBuckets - 1;
     double before = 0.0;
@@ -253,7 +262,8 @@ std::int32_t Sampler::draw(const Row& row, Work& work) {
         const double after = running + static_cast<double>(work.sums[piece]);
         const bool here = after > target;
         if (here || work.sums[piece] > 0.0f) {
-            const std::int64_t first = static_cast<std::int64_t>(piece) * kVocabPiece, end = std::min(vocab_, first + kVocabPiece);
+            const std::int64_t first = static_cast<std::int64_t>(piece) * kVocabPiece,
+                               end = std::min(vocab_, first + kVocabPiece);
             double inside = running;
             for (std::int64_t i = first; i < end; i++) {
                 const float e = work.weights[static_cast<std::size_t>(i)];
@@ -280,7 +290,9 @@ Sampler::Logprobs Sampler::logprobs(std::int64_t row, std::int32_t target, std::
     const LogitScan scan = exe_->kernels().scan_logits(x, vocab_);
     exe_->kernels().exp_logits(x, vocab_, 1.0f, scan.max, work.weights.data(), work.sums.data());
     const double log_total = natural_log(total_of(work));
-    const auto logprob = [&](std::int32_t id) { return static_cast<double>(x[id]) - static_cast<double>(scan.max) - log_total; };
+    const auto logprob = [&](std::int32_t id) {
+        return static_cast<double>(x[id]) - static_cast<double>(scan.max) - log_total;
+    };
     Logprobs out{logprob(target), 1, {}, {}};
     const float mine = x[target];
     std::int64_t above = 0, ties = 0;

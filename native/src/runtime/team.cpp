@@ -50,7 +50,8 @@ Team::Team(int threads, std::vector<int> cpus, bool pin_caller) : threads_(threa
     if (pin_caller && !cpus.empty()) pin(cpus[0]);
     try {
         for (int i = 1; i < threads; i++)
-            workers_.emplace_back(&Team::worker, this, i, cpus.empty() ? -1 : cpus[static_cast<std::size_t>(i) % cpus.size()]);
+            workers_.emplace_back(&Team::worker, this, i,
+                                  cpus.empty() ? -1 : cpus[static_cast<std::size_t>(i) % cpus.size()]);
     } catch (...) {
         close();
         throw;

@@ -1,14 +1,14 @@
 """What the front half and the engine say to each other: msgspec structs as msgpack, never pickle.
 
-      front half                          engine process
-         <------------------ Hello()
-         Start(args) ------------------------>
-         <------------------ Opened(front)     the model's files were opened: the tokenizer can be built meanwhile
-         <------------------ Progress(...)     any number
-         <------------------ Ready(...)        or Failed(...), and the process ends
-         Add / Abort / ... ------------------>
-         <------------------ Outputs(...)      one a step, for all sequences
-         Stop() ----------------------------->
+front half                          engine process
+   <------------------ Hello()
+   Start(args) ------------------------>
+   <------------------ Opened(front)     the model's files were opened: the tokenizer can be built meanwhile
+   <------------------ Progress(...)     any number
+   <------------------ Ready(...)        or Failed(...), and the process ends
+   Add / Abort / ... ------------------>
+   <------------------ Outputs(...)      one a step, for all sequences
+   Stop() ----------------------------->
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The engine process: `python -m octavo.engine.proc ADDRESS`, started by `remote.ProcClient` and by nobody else.
 
-    wait until there is a message or work
-    take every message that has come
-    run one step, send what it gave, and only then plan the next
+wait until there is a message or work
+take every message that has come
+run one step, send what it gave, and only then plan the next
 """
 
 from __future__ import annotations

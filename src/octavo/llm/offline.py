@@ -61,9 +61,7 @@ class LLM:
             self._front = fronts[0].result()
             self.facts, self.config = self._client.facts, self._client.config
             self.metrics = Metrics(model=self.config.model_names[0])
-            self._intake = Intake(
-                tokenizer=self._front.tokenizer, facts=self.facts, config=self.config, seed=args.seed
-            )
+            self._intake = Intake(tokenizer=self._front.tokenizer, facts=self.facts, config=self.config, seed=args.seed)
             self._outputs = OutputProcessor(tokenizer=self._front.tokenizer, metrics=self.metrics)
         except BaseException:
             self._client.close()

@@ -85,7 +85,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         bias = self.logit_bias or {}
         check(len(bias) <= MAX_LOGIT_BIAS, "logit_bias", f"at most {MAX_LOGIT_BIAS} entries")
         good = all(
-            isinstance(t, int) and 0 <= t < 2**31 and isinstance(v, int | float) and math.isfinite(v) and -100 <= v <= 100
+            isinstance(t, int)
+            and 0 <= t < 2**31
+            and isinstance(v, int | float)
+            and math.isfinite(v)
+            and -100 <= v <= 100
             for t, v in bias.items()
         )
         check(good, "logit_bias", "token ids mapped to numbers from -100 to 100")
