@@ -12,7 +12,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", default="http://127.0.0.1:8000/v1", help="base URL of the server")
     parser.add_argument("--key", default="none", help="the key, where the server asks for one")
-    parser.add_argument("--ask", default="What is the capital of France?", help="what to ask")
+    parser.add_argument("--ask", default="Give me three tips for sleeping well.", help="what to ask")
     args = parser.parse_args()
     client = OpenAI(base_url=args.url, api_key=args.key)
     model = client.models.list().data[0].id
