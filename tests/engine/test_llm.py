@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from array import array
 from typing import Any
 
@@ -210,6 +211,15 @@ def test_a_failing_step_fails_the_guilty_alone(depth: int, monkeypatch: pytest.M
         assert texts(outputs[:4]) == texts(healthy.generate(PROMPTS, params, use_tqdm=False))
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A job in the background starts with SIGINT ignored; here it is a terminal's."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_falls_between_steps(llm: LLM) -> None:
     """However it is timed, the engine is whole afterwards and holds nothing."""
     params = SamplingParams(max_tokens=3000, ignore_eos=True, temperature=0)
