@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from array import array
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
