@@ -10,6 +10,9 @@ from octavo.program.builder import Builder
 from octavo.program.ir import Act, Gather, Norm, Program, Rows, View
 
 
+by_assert = pytest.mark.skipif(not __debug__, reason="a bug of ours is an assert, and python -O has none")
+
+
 def small() -> Program:
     """embed, one norm and one linear, head."""
     b = Builder("small", vocab_size=32, max_len=64)
@@ -41,6 +44,7 @@ def test_a_tied_weight_is_one_weight() -> None:
     assert [w.name for w in program.weights.values() if w.kind == "linear"] == ["embed.weight", "mlp.(a+b).weight"]
 
 
+@by_assert
 @pytest.mark.parametrize(
     "view",
     [
@@ -60,6 +64,7 @@ def test_views_outside_their_buffer_are_refused(view: View) -> None:
         bad.validate()
 
 
+@by_assert
 def test_reading_unwritten_columns_is_refused() -> None:
     program = small()
     bad = replace(program, ops=(program.ops[1], program.ops[0], *program.ops[2:]))
@@ -67,6 +72,7 @@ def test_reading_unwritten_columns_is_refused() -> None:
         bad.validate()
 
 
+@by_assert
 def test_half_written_buffers_are_refused() -> None:
     b = Builder("half", vocab_size=8, max_len=8)
     with b.segment("all"):
@@ -78,6 +84,7 @@ def test_half_written_buffers_are_refused() -> None:
         b.build()
 
 
+@by_assert
 def test_shapes_and_rows_must_agree() -> None:
     program = small()
     gather = program.ops[4]
@@ -89,12 +96,14 @@ def test_shapes_and_rows_must_agree() -> None:
         replace(program, weights=weights).validate()
 
 
+@by_assert
 def test_segments_cover_every_op() -> None:
     program = small()
     with pytest.raises(AssertionError, match="outside every segment"):
         replace(program, segments=program.segments[:-1]).validate()
 
 
+@by_assert
 def test_view_parts_and_heads() -> None:
     whole = View(3, 0, 1, 12, 12)
     assert list(whole.part(4, 8).split(2).spans()) == [(4, 8), (8, 12)]
@@ -106,6 +115,7 @@ def test_view_parts_and_heads() -> None:
         whole.split(5)
 
 
+@by_assert
 def test_redeclaring_a_weight_differently_is_a_bug() -> None:
     b = Builder("x", vocab_size=8, max_len=8)
     b.linear_weight({"w": 8}, 8)
