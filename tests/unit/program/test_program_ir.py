@@ -9,7 +9,6 @@ from octavo.nn import Build, Linear
 from octavo.program.builder import Builder
 from octavo.program.ir import Act, Gather, Norm, Program, Rows, View
 
-
 by_assert = pytest.mark.skipif(not __debug__, reason="a bug of ours is an assert, and python -O has none")
 
 
