@@ -295,7 +295,8 @@ private:
         extra_bytes_ = std::max(extra_bytes_, rows * v.row_bytes);
         return v;
     }
-    void push_cast(const View& from, const View& to, char domain) {
+    // By value: a view of the caller's may lie in the stages that grow here.
+    void push_cast(View from, View to, char domain) {
         RowOp cast{};
         cast.kind = RowKind::cast;
         cast.a = from;
