@@ -1,4 +1,5 @@
-// Runs a lowered Program: ops in order over the team, one barrier between stages, nothing allocated in a step.
+// Runs a lowered Program: ops in order over the team, a stage begins when the one before is done, nothing allocated in
+// a step.
 //
 //   inputs (B numbers each) ──prologue──> token, pos, kv_slot [T], row [R], attention items
 //   stage = one linear | one attend | a run of row ops (each row goes through all of them)
@@ -90,6 +91,7 @@ private:
     };
     struct alignas(64) Counter {
         std::atomic<std::int64_t> next{0};
+        std::atomic<std::int64_t> done{0};
     };
 
     class Parser;

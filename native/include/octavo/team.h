@@ -28,7 +28,7 @@ public:
     void close();
 
     // Calls f(context, thread) on every thread, with denormals flushed. An exception in any of them ends up as
-    // std::runtime_error here, after all have left; while one is unwinding the others find `failed()` at barriers.
+    // std::runtime_error here, after all have left; while one is unwinding the others see it where they wait.
     using Function = void (*)(void* context, int thread);
     void run(Function f, void* context);
     template <class F>
@@ -37,8 +37,9 @@ public:
         run([](void* context, int thread) { (*static_cast<Body*>(context))(thread); }, &f);
     }
 
-    // Inside run: everybody arrives before anybody leaves. False where some thread failed: return at once then.
-    bool barrier(int thread);
+    // Inside run: waits until `done` has reached `all`. False where some thread failed: return at once then. What is
+    // waited for is work, not threads: one that lost its CPU to a neighbour holds up only what it had taken.
+    bool wait_until(const std::atomic<std::int64_t>& done, std::int64_t all) const;
 
     // Units [0, n) in pieces, balanced over threads, for work that is not part of an Executable. f(first, last,
     // thread).
@@ -61,18 +62,15 @@ private:
     };
     void worker(int thread, int cpu);
     void guarded(int thread);
-    void wait_for(const std::atomic<std::uint32_t>& word, std::uint32_t old);
     void fail(const char* what);
 
     int threads_;
     bool closed_ = false;
     Function function_ = nullptr;
     void* context_ = nullptr;
-    Padded epoch_;    // run number; a change starts a run
-    Padded arrived_;  // barrier: how many have arrived
-    Padded phase_;    // barrier: its number
-    Padded done_;     // workers that left the current run
-    Padded parked_;   // workers asleep on epoch_
+    Padded epoch_;   // run number; a change starts a run
+    Padded done_;    // workers that left the current run
+    Padded parked_;  // workers asleep on epoch_
     std::atomic<bool> stop_{false};
     std::atomic<bool> failed_{false};
     std::string what_;

@@ -210,9 +210,11 @@ void Executable::run_attend(const Stage& stage, std::int64_t index, int thread) 
 }
 
 void Executable::run_stage(Stage& stage, Counter& counter, int thread) {
+    std::int64_t did = 0;
     for (;;) {
         const std::int64_t item = counter.next.fetch_add(1, std::memory_order_relaxed);
-        if (item >= stage.items) return;
+        if (item >= stage.items) break;
+        did++;
         switch (stage.kind) {
             case StageKind::rows: {
                 const std::int64_t n = stage.domain == 'T' ? num_tokens_ : num_rows_;
@@ -225,6 +227,7 @@ void Executable::run_stage(Stage& stage, Counter& counter, int thread) {
             case StageKind::attend: run_attend(stage, item, thread); break;
         }
     }
+    if (did != 0) counter.done.fetch_add(did, std::memory_order_acq_rel);
 }
 
 void Executable::run(std::int64_t num_seqs, std::size_t first, std::size_t end) {
@@ -233,6 +236,7 @@ void Executable::run(std::int64_t num_seqs, std::size_t first, std::size_t end) 
     for (std::size_t i = first; i < end; i++) {
         prepare(stages_[i]);
         counters_[i].next.store(0, std::memory_order_relaxed);
+        counters_[i].done.store(0, std::memory_order_relaxed);
     }
     auto body = [&](int thread) {
         for (std::size_t i = first; i < end; i++) {
@@ -240,7 +244,7 @@ void Executable::run(std::int64_t num_seqs, std::size_t first, std::size_t end) 
             if (stage.items == 0) continue;
             const double began = profile_ && thread == 0 ? cpu_seconds() : 0.0;
             run_stage(stage, counters_[i], thread);
-            if (!team_->barrier(thread)) return;
+            if (!team_->wait_until(counters_[i].done, stage.items)) return;
             if (profile_ && thread == 0) {
                 stage.seconds += cpu_seconds() - began;
                 stage.calls++;

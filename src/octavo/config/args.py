@@ -37,7 +37,7 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_num_seqs: int = 128
     """Most sequences in one step."""
     max_num_batched_tokens: int | None = None
-    """Most tokens in one step. Default: 512, and never below max_num_seqs."""
+    """Most tokens in one step. Default: 256, and never below max_num_seqs."""
     long_prefill_token_threshold: int = 0
     """Most tokens of one prompt in one step; 0: the whole budget."""
     kv_cache_memory_bytes: int | None = None
@@ -96,4 +96,4 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     @property
     def step_tokens(self) -> int:
         """Resolved max_num_batched_tokens."""
-        return self.max_num_batched_tokens or max(512, self.max_num_seqs)
+        return self.max_num_batched_tokens or max(256, self.max_num_seqs)
