@@ -80,8 +80,10 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(terminal: Terminal, tmp_pat
     time.sleep(0.3)
     terminal.type("\x03")
     at = terminal.wait_for(r"\[\d+ tokens, .*\]\s+>", after=at)
+    time.sleep(0.5)  # a prompt is drawn before it reads keys
     terminal.type("\x03")  # on an empty line: ignored
     at = terminal.wait_for(r">", after=at)
+    time.sleep(0.5)  # what is typed before the Ctrl-C is handled goes with it
     terminal.type("/set max_tokens 5\r")
     at = terminal.wait_for(r"\[max_tokens: 5\]\s+>", after=at)
     terminal.type("again\r")
