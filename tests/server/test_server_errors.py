@@ -24,11 +24,11 @@ HI = [{"role": "user", "content": "hi"}]
 
 def error_of(reply: Reply, status: int) -> dict[str, Any]:
     assert reply.status == status, reply.body
-    error = reply.json()["error"]
+    error: dict[str, Any] = reply.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
     assert error["message"] and error["type"] and error["code"]
     assert "Traceback" not in error["message"] and "site-packages" not in error["message"]
-    return error  # type: ignore[no-any-return]
+    return error
 
 
 BAD: list[tuple[str, dict[str, Any], str, str]] = [

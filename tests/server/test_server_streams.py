@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import unicodedata
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ CONFIG = ServerConfig()
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 
 
-def chat_text(events: list) -> str:  # type: ignore[type-arg]
+def chat_text(events: list[Any]) -> str:
     return "".join(e["choices"][0]["delta"].get("content", "") for e in events if e != "[DONE]" and e["choices"])
 
 

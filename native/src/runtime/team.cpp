@@ -39,27 +39,6 @@ void futex_wake_all(const std::atomic<std::uint32_t>& word) {
     syscall(SYS_futex, reinterpret_cast<const std::uint32_t*>(&word), FUTEX_WAKE_PRIVATE, 1 << 30, nullptr, nullptr, 0);
 }
 
-// What sched_setattr(2) takes; older C libraries do not declare it.
-struct SchedAttr {
-    std::uint32_t size, policy;
-    std::uint64_t flags;
-    std::int32_t nice;
-    std::uint32_t priority;
-    std::uint64_t runtime, deadline, period;
-};
-
-// Asks for long time slices, in nanoseconds: the same share of the CPU in longer turns. The scheduler (Linux 6.12 and
-// later) then lets whoever wakes with a shorter one, a front end or a client, run at once instead of after our turn. A
-// refusal, or an older kernel, only costs speed.
-void lengthen_slices(std::uint64_t slice) {
-    SchedAttr attr{};
-    if (syscall(SYS_sched_getattr, 0, &attr, sizeof attr, 0) != 0 || attr.policy != SCHED_OTHER) return;
-    attr.size = sizeof attr;
-    attr.runtime = slice;
-    (void)syscall(SYS_sched_setattr, 0, &attr, 0);
-}
-
-constexpr std::uint64_t kSlice = 20'000'000;
 constexpr auto kSpin = std::chrono::microseconds(1000);
 
 }  // namespace
@@ -69,7 +48,6 @@ Team::Team(int threads, std::vector<int> cpus, bool pin_caller) : threads_(threa
     for (int cpu : cpus)
         if (cpu < 0 || cpu >= CPU_SETSIZE) throw std::invalid_argument("cpus: no such CPU");
     if (pin_caller && !cpus.empty()) pin(cpus[0]);
-    lengthen_slices(kSlice);
     try {
         for (int i = 1; i < threads; i++)
             workers_.emplace_back(&Team::worker, this, i,
@@ -94,7 +72,6 @@ void Team::close() {
 
 void Team::worker(int thread, int cpu) {
     if (cpu >= 0) pin(cpu);
-    lengthen_slices(kSlice);
     FlushDenormals flush;
     std::uint32_t seen = 0;
     for (;;) {

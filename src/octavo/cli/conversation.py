@@ -109,7 +109,7 @@ class Conversation:
                 self._say("")
             raise
         finally:
-            stream.close()  # type: ignore[attr-defined]
+            stream.close()
         self._say("")
         if parts or not stopped:
             self.turns.append({"role": "assistant", "content": "".join(parts)})

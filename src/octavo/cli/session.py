@@ -7,7 +7,7 @@ import concurrent.futures
 import json
 import queue
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -35,7 +35,7 @@ class Talker(Protocol):
 
     name: str
 
-    def stream(self, messages: Sequence[Message], options: Mapping[str, Any]) -> Iterator[str | Usage]: ...
+    def stream(self, messages: Sequence[Message], options: Mapping[str, Any]) -> Generator[str | Usage, None, None]: ...
 
     def close(self) -> None: ...
 
@@ -58,7 +58,7 @@ class LocalTalker:
             raise
         self.name = self._llm.model_names[0]
 
-    def stream(self, messages: Sequence[Message], options: Mapping[str, Any]) -> Iterator[str | Usage]:
+    def stream(self, messages: Sequence[Message], options: Mapping[str, Any]) -> Generator[str | Usage, None, None]:
         from octavo.cli.sampling import params_from
 
         params = params_from(self._llm.default_sampling, options)
@@ -125,7 +125,7 @@ class RemoteTalker:
             self._headers["Authorization"] = f"Bearer {api_key}"
         self.name = model or self._first_model()
 
-    def stream(self, messages: Sequence[Message], options: Mapping[str, Any]) -> Iterator[str | Usage]:
+    def stream(self, messages: Sequence[Message], options: Mapping[str, Any]) -> Generator[str | Usage, None, None]:
         body = {"model": self.name, "messages": list(messages), "stream": True, **options}
         body["stream_options"] = {"include_usage": True}
         connection = self._connect()

@@ -25,11 +25,11 @@ def configure(level: Level = "info", *, part: str = "") -> None:
     root = logging.getLogger("octavo")
     mark = f"[{part}] " if part else ""
     for handler in list(root.handlers):
-        if getattr(handler, "octavo", False):
+        if handler.name == "octavo":
             root.removeHandler(handler)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(FORMAT.replace("%(message)s", mark + "%(message)s"), TIME_FORMAT))
-    handler.octavo = True  # type: ignore[attr-defined]
+    handler.name = "octavo"
     root.addHandler(handler)
     root.setLevel(level.upper())
     root.propagate = False

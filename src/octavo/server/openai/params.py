@@ -169,8 +169,9 @@ def prompts_of(body: CompletionBody, vocab_size: int, limit: int) -> list[str | 
     kinds = {type(item) for item in given}
     if len(kinds) != 1:
         raise InvalidRequest("prompt: a list must hold only texts, only ids or only lists of ids", param="prompt")
+    ids_alone = [item for item in given if isinstance(item, int)]
     prompts: list[str | list[int]]
-    prompts = [given] if kinds == {int} else given  # type: ignore[list-item,assignment]
+    prompts = [ids_alone] if ids_alone else [item for item in given if not isinstance(item, int)]
     if len(prompts) > limit:
         raise InvalidRequest(f"prompt: got {len(prompts)} prompts, allowed: at most {limit}", param="prompt")
     for ids in prompts:
