@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import importlib.util
-import inspect
 import json
 import math
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from bench.machine import bandwidth, cpu_seconds, foreign_share, pss_mib
+from bench.quality import quality
 from bench.rows import Check, Context, Row, at_least, at_most, below, holds, not_run, shown
 from bench.serving import free_port, serve
 
@@ -53,6 +51,14 @@ def import_times(c: Context) -> Iterator[Row]:
 
 def octavo_command(c: Context, port: int, *extra: str) -> list[str]:
     return c.octavo("serve", c.model, "--host", "127.0.0.1", "--port", str(port), "--served-model-name", "m", *extra)
+
+
+def rival_command(c: Context, port: int) -> list[str]:
+    """llama-server on the same file, tuned as its guide says for 32 streams on two cores."""
+    assert c.rival is not None
+    file = c.model if Path(c.model).is_file() else c.model_file()
+    flags = ["--alias", "m", "--host", "127.0.0.1", "--port", str(port), "-t", "2", "-tb", "2", "-np", "32"]
+    return [c.rival, "-m", file, *flags, "-c", "73728", "-no-kvu", "-fa", "on", "--no-webui"]
 
 
 def start_idle_memory(c: Context) -> Iterator[Row]:
@@ -144,12 +150,9 @@ def _rival(c: Context, rep: int) -> dict[str, dict[str, float]]:
     """The same loads against llama-server on the same file; {} where it fails."""
     from bench.load import measure
 
-    assert c.rival is not None
     port = free_port()
-    flags = ["--alias", "m", "--host", "127.0.0.1", "--port", str(port), "-t", "2", "-tb", "2", "-np", "32"]
-    command = [c.rival, "-m", c.model_file(), *flags, "-c", "73728", "-no-kvu", "-fa", "on", "--no-webui"]
     try:
-        with serve(command, port=port, model="m") as server:
+        with serve(rival_command(c, port), port=port, model="m") as server:
             # Cold W4 takes it half a minute and is not compared.
             return asyncio.run(measure(server.url, "m", ["W1", "W2", "W3"], rep=rep))
     except (RuntimeError, OSError) as error:
@@ -170,63 +173,8 @@ def _beside(c: Context, mid: dict[str, dict[str, float]], other: dict[str, dict[
 
 def perplexity(c: Context) -> Iterator[Row]:
     """The model as served against the oracle's fp32, pooled over its four texts."""
-    section, name, target = "9 Correctness", "perplexity pooled over four texts, beside fp32", "within 1.0 %"
     oracle = next(iter(sorted((c.root / "tests").rglob("smollm2*q4_1.json"))), None)
-    if oracle is None:
-        yield not_run(section, name, target, "tests hold no oracle file")
-        return
-    expected = json.loads(oracle.read_text())["perplexity_ctx1024"]
-    texts = oracle_texts(expected)
-    if len(texts) < len(expected):
-        missing = ", ".join(sorted(set(expected) - set(texts)))
-        yield not_run(section, name, target, f"another text than the oracle's on this machine: {missing}")
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        paths = {key: Path(folder) / key for key in texts}
-        for key, path in paths.items():
-            path.write_bytes(texts[key].encode())
-        files = [str(p) for p in paths.values()]
-        command = c.octavo("eval", "perplexity", c.model, *files, "--window", "1024", "--json")
-        done = subprocess.run(command, capture_output=True, text=True, timeout=1200)
-        if done.returncode:
-            yield holds(section, name, False, target=target, value="failed", note=done.stderr.strip()[-200:])
-            return
-        found = json.loads(done.stdout)
-    for key, path in paths.items():
-        ours, theirs = found["files"][str(path)], expected[key]
-        text = f"{ours['perplexity']:.3f} : {theirs['ppl']:.3f}"
-        note = "" if ours["tokens"] == theirs["tokens"] else f"tokens {ours['tokens']} : {theirs['tokens']}"
-        yield shown(section, f"perplexity, {key}, ours : fp32", text, note=note)
-    tokens = sum(e["tokens"] for e in expected.values())
-    pooled = math.exp(sum(math.log(e["ppl"]) * e["tokens"] for e in expected.values()) / tokens)
-    off = 100 * (found["pooled"]["perplexity"] / pooled - 1)
-    value = f"{off:+.2f} %"
-    yield holds(section, name, abs(off) <= 1.0, target=target, value=value, note=f"fp32 {pooled:.4f}")
-
-
-def oracle_texts(expected: dict[str, dict[str, object]]) -> dict[str, str]:
-    """The oracle's texts, rebuilt from this machine's licences and standard library; only those whose sha256 agrees."""
-    import argparse
-    import asyncio.events
-    import pathlib
-    import zipfile
-
-    licences = Path("/usr/share/common-licenses")
-    texts: dict[str, str] = {}
-    if licences.is_dir():
-        texts["apache2"] = (licences / "Apache-2.0").read_text()
-        texts["gpl3_first_16k_chars"] = (licences / "GPL-3").read_text()[:16000]
-    pieces = []
-    for module in (argparse, zipfile, asyncio.events, pathlib):
-        members = [v for _, v in sorted(vars(module).items()) if inspect.isclass(v) or inspect.isfunction(v)]
-        pieces += [inspect.getdoc(o) or "" for o in [module, *members]]
-    texts["py311_docstrings_16k_chars"] = "\n\n".join(pieces)[:16000]
-    texts["py311_argparse_source_12k_chars"] = inspect.getsource(argparse)[:12000]
-    return {
-        name: text
-        for name, text in texts.items()
-        if name in expected and hashlib.sha256(text.encode()).hexdigest() == expected[name]["text_sha256"]
-    }
+    yield from quality(c, "9 Correctness", c.model, oracle, detail=True)
 
 
 SQUEEZE = """
