@@ -20,6 +20,8 @@ User errors are typed, never `assert`; `assert` is for bugs of ours.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 
 class OctavoError(Exception):
     """Root of the tree."""
@@ -98,3 +100,18 @@ class FileFormatError(ModelError):
 
 class FetchError(OctavoError):
     """A model that cannot be fetched."""
+
+
+def did_you_mean(got: object, known: Iterable[str]) -> str:
+    """The end of a refusal: "; did you mean X?", where a known name is near; else nothing."""
+    from difflib import get_close_matches  # only a refusal needs it
+
+    folded = {name.lower(): name for name in known}
+    near = get_close_matches(str(got).lower(), folded, n=1, cutoff=0.5)
+    return f"; did you mean {folded[near[0]]}?" if near else ""
+
+
+def some(names: Sequence[str], *, most: int = 8) -> str:
+    """The first names of a list, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -56,6 +56,8 @@ def test_model_type_stands_in_for_architectures() -> None:
     ("family", "overrides", "words"),
     [
         ("llama", {"architectures": ["GPT2LMHeadModel"]}, ["architecture", "GPT2LMHeadModel", "LlamaForCausalLM"]),
+        ("llama", {"architectures": ["Qwen2_5ForCausalLM"]}, ["did you mean Qwen2ForCausalLM?"]),
+        ("llama", {"architectures": None, "model_type": "lama"}, ["model_type", "'lama'", "did you mean llama?"]),
         ("mistral", {"sliding_window": 4096}, ["sliding_window", "4096", "null"]),
         ("qwen2", {"use_sliding_window": True, "sliding_window": 64}, ["sliding_window", "64", "null"]),
         ("qwen2", {"layer_types": ["full_attention", "sliding_attention"]}, ["layer_types", "sliding_attention"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from octavo.errors import ModelError
+from octavo.errors import ModelError, did_you_mean
 from octavo.models import fields
 from octavo.models.fields import Config
 from octavo.nn import Build
@@ -24,15 +24,20 @@ MODEL_TYPES: dict[str, str] = {
 
 
 def architecture(config: Config) -> str:
-    """The config's row of MODELS: by `architectures`, else by `model_type`. Raises ModelError naming both."""
-    for name in config.get("architectures") or []:
+    """The config's row of MODELS: by `architectures`, else by `model_type`. Raises ModelError with the known ones
+    and the nearest."""
+    names = config.get("architectures") or []
+    for name in names:
         if name in MODELS:
             return str(name)
     kind = config.get("model_type")
-    if not config.get("architectures") and kind in MODEL_TYPES:
+    if not names and kind in MODEL_TYPES:
         return MODEL_TYPES[str(kind)]
-    got = config.get("architectures") or kind
-    raise ModelError(f"architecture: got {got!r}, allowed: {', '.join(MODELS)}")
+    if names:
+        hint = did_you_mean(names[0], MODELS)
+        raise ModelError(f"architecture: got {', '.join(map(str, names))}, allowed: {', '.join(MODELS)}{hint}")
+    hint = did_you_mean(kind, MODEL_TYPES)
+    raise ModelError(f"model_type: got {kind!r}, allowed: {', '.join(MODEL_TYPES)}{hint}")
 
 
 def build_program(config: Config) -> Program:

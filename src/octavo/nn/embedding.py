@@ -23,6 +23,8 @@ class Head:
 
     def __init__(self, b: Build, vocab: int, width: int, *, tied: Embedding | None) -> None:
         self._builder = b.builder
+        if tied:
+            b.builder.ignore(b.name("weight"))  # some files hold the copy all the same
         self._weight = tied.weight if tied else b.builder.linear_weight({b.name("weight"): vocab}, width)
 
     def __call__(self, x: View) -> View:

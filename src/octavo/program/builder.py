@@ -47,6 +47,7 @@ class Builder:
         self._ops: list[DeviceOp] = []
         self._segments: list[Segment] = []
         self._logits: int | None = None
+        self._ignored: set[str] = set()
 
     # -- declarations -------------------------------------------------------------------------------------------------
     def buffer(
@@ -80,6 +81,10 @@ class Builder:
         """A group of layers that share one block table; its index."""
         self._groups.append(KVGroup(name, layers, kv_heads, head_dim))
         return len(self._groups) - 1
+
+    def ignore(self, tensor: str) -> None:
+        """A checkpoint may hold this tensor; the model has no use for it (any other that is left over is an error)."""
+        self._ignored.add(tensor)
 
     @contextmanager
     def segment(self, name: str) -> Iterator[None]:
@@ -147,6 +152,7 @@ class Builder:
             ops=tuple(self._ops),
             segments=tuple(self._segments),
             logits=self._logits,
+            ignored=frozenset(self._ignored),
         )
         program.validate()
         return program

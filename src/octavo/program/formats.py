@@ -10,8 +10,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from octavo.errors import ConfigError, ModelError
-from octavo.program.ir import Program, Weight
+from octavo.errors import ConfigError, ModelError, some
+from octavo.program.ir import Program
 from octavo.quant.table import FLOATS, FORMATS, Wishes, choose, quantises
 
 
@@ -39,9 +39,11 @@ class Formats(Struct, frozen=True):
 def choose_formats(program: Program, tensors: Mapping[str, SourceTensor], wishes: Wishes) -> Formats:
     """Formats for every linear of `program`.
 
-    Raises ModelError for a missing tensor, a shape or a type that cannot be served; ConfigError where --quantization is
-    asked for a checkpoint that has no float linear left to quantise.
+    Raises ModelError that names every tensor that is missing, has another shape, is of a type that cannot be served or
+    is none of this model's; ConfigError where --quantization is asked for a checkpoint that has no float linear left to
+    quantise.
     """
+    _check(program, tensors)
     by_weight: dict[str, str] = {}
     counts: Counter[tuple[str, str, str]] = Counter()
     sizes: Counter[tuple[str, str, str]] = Counter()
@@ -49,7 +51,7 @@ def choose_formats(program: Program, tensors: Mapping[str, SourceTensor], wishes
     for weight in program.weights.values():
         if weight.kind == "table":
             continue
-        sources = _check(weight, tensors)
+        sources = [tensors[part.tensor].source for part in weight.parts]
         if weight.kind == "vec":
             row = ("+".join(dict.fromkeys(sources)), "f32", "vectors")
             counts[row] += len(sources)
@@ -70,26 +72,32 @@ def choose_formats(program: Program, tensors: Mapping[str, SourceTensor], wishes
         for row in sorted(counts, key=lambda r: -sizes[r])
         for source, target, text in [row]
     ]
-    used = {part.tensor for w in program.weights.values() for part in w.parts}
-    unused = sorted(set(tensors) - used)
+    unused = sorted(program.ignored & tensors.keys())
     if unused:
-        lines.append(f"not used: {', '.join(unused[:4])}{f' and {len(unused) - 4} more' if len(unused) > 4 else ''}")
+        lines.append(f"not used: {some(unused)}")
     return Formats(by_weight, tuple(lines))
 
 
-def _check(weight: Weight, tensors: Mapping[str, SourceTensor]) -> list[str]:
-    """The parts' source types, after checking that each is there with its shape."""
-    sources = []
-    for part in weight.parts:
-        tensor = tensors.get(part.tensor)
-        if tensor is None:
-            raise ModelError(f"tensor {part.tensor}: got nothing under this name, allowed: a tensor of the checkpoint")
-        wanted = (part.rows,) if weight.kind == "vec" else (part.rows, weight.k)
-        if tuple(tensor.shape) != wanted:
-            raise ModelError(
-                f"tensor {part.tensor}: got shape {tuple(tensor.shape)}, allowed: {wanted} (from the config)"
-            )
-        if weight.kind == "vec" and tensor.source not in FLOATS:
-            raise ModelError(f"tensor {part.tensor}: got type {tensor.source}, allowed: {', '.join(FLOATS)}")
-        sources.append(tensor.source)
-    return sources
+def _check(program: Program, tensors: Mapping[str, SourceTensor]) -> None:
+    """Every tensor that the model wants is there, with its shape, and no other: or all that differs, at once."""
+    missing: list[str] = []
+    differ: list[str] = []
+    for weight in program.weights.values():
+        for part in weight.parts:
+            tensor = tensors.get(part.tensor)
+            wanted = (part.rows,) if weight.kind == "vec" else (part.rows, weight.k)
+            if tensor is None:
+                missing.append(part.tensor)
+            elif tuple(tensor.shape) != wanted:
+                differ.append(f"{part.tensor} (got shape {tuple(tensor.shape)}, allowed: {wanted}, from the config)")
+            elif weight.kind == "vec" and tensor.source not in FLOATS:
+                differ.append(f"{part.tensor} (got type {tensor.source}, allowed: {', '.join(FLOATS)})")
+    wants = {part.tensor for weight in program.weights.values() for part in weight.parts}
+    extra = sorted(tensors.keys() - wants - program.ignored)
+    problems = [
+        f"{len(names)} {what}: {some(names)}"
+        for what, names in (("missing", missing), ("of another shape or type", differ), ("not of this model", extra))
+        if names
+    ]
+    if problems:
+        raise ModelError(f"tensors of {program.name}: {'; '.join(problems)}")

@@ -319,6 +319,8 @@ class Program(Struct, frozen=True):
     segments: tuple[Segment, ...]
     logits: int
     """The buffer of the head's output."""
+    ignored: frozenset[str] = frozenset()
+    """Tensors that a checkpoint may hold and this model has no use for."""
 
     def validate(self) -> None:
         """Assert that views lie in their buffers, shapes agree, and nothing is read before it is written."""

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from octavo.errors import FileFormatError, ModelError
+from octavo.weights.family_defaults import COMMON, DEFAULTS
 from octavo.weights.safetensors import SafeTensor, SafetensorsFile
 from octavo.weights.tensors import Checkpoint, Tensor
 
@@ -21,8 +22,6 @@ INDEX = "model.safetensors.index.json"
 FLOATS = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
 IGNORED = ("rotary_emb.inv_freq", "attn.masked_bias")
 """Buffers some exporters left in: constants, not weights."""
-POSITIONS = {"llama": 2048, "qwen2": 32768}
-"""max_position_embeddings where config.json leaves it out."""
 Size = Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
 Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e12)]
 
@@ -125,7 +124,7 @@ class _Reader:
 
 
 class _Config(msgspec.Struct, kw_only=True):
-    """The keys of config.json that are read, with their types and the defaults of the architectures."""
+    """The keys of config.json that are read here, with their types."""
 
     model_type: str
     hidden_size: Size
@@ -133,18 +132,18 @@ class _Config(msgspec.Struct, kw_only=True):
     num_attention_heads: Size
     intermediate_size: Size
     vocab_size: Size
+    max_position_embeddings: Size
     num_key_value_heads: Size | None = None
     head_dim: Size | None = None
-    max_position_embeddings: Size | None = None
-    hidden_act: str = "silu"
-    rms_norm_eps: Positive = 1e-6
+    hidden_act: str
+    rms_norm_eps: Positive
     rope_theta: Positive | None = None
     rope_scaling: dict[str, Any] | None = None
     rope_parameters: dict[str, Any] | None = None
     partial_rotary_factor: Positive | None = None
-    tie_word_embeddings: bool = False
+    tie_word_embeddings: bool
     sliding_window: Size | None = None
-    use_sliding_window: bool = True
+    use_sliding_window: bool
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
     quantization_config: dict[str, Any] | None = None
@@ -172,7 +171,9 @@ def _config(
 ) -> dict[str, Any]:
     """config.json with what it leaves to defaults filled in (see Checkpoint)."""
     file = path / "config.json"
-    read = _convert(file, raw, _Config)
+    present = {key: value for key, value in raw.items() if value is not None}
+    filled = {**COMMON, **DEFAULTS.get(str(raw.get("model_type")), {}), **present}
+    read = _convert(file, filled, _Config)
     if read.quantization_config:
         method = read.quantization_config.get("quant_method", "unknown")
         raise ModelError(f"{file}: quantization_config: got {method!r}, allowed: none (not supported yet)")
@@ -180,12 +181,11 @@ def _config(
     rope = read.rope_parameters or {}
     heads = read.num_attention_heads
     eos = read.eos_token_id if said.eos_token_id is None else said.eos_token_id
-    config = {key: value for key, value in raw.items() if value is not None}
+    config = dict(filled)
     config.update(msgspec.structs.asdict(read))
     config.update(
         head_dim=read.head_dim or max(read.hidden_size // heads, 1),
         num_key_value_heads=read.num_key_value_heads or heads,
-        max_position_embeddings=read.max_position_embeddings or POSITIONS.get(read.model_type, 2048),
         rope_theta=float(read.rope_theta or _positive(file, rope, "rope_theta", 10_000.0)),
         rope_scaling=_scaling(read.rope_scaling or rope),
         attention_bias="model.layers.0.self_attn.q_proj.bias" in tensors,

@@ -1,42 +1,21 @@
-"""GGUF names and conventions -> Hugging Face ones, for the llama and qwen2 architectures.
-
-Two things differ beyond names. llama.cpp stores the q and k rows of `llama` models so that rotary pairs are neighbours
-(2i, 2i + 1); Hugging Face pairs i with i + head_dim / 2. Rows are moved back here, as whole rows of bytes, so quantised
-blocks are untouched. And the scaling of Llama 3's rope is stored as a tensor of factors, not as parameters.
-"""
+"""A GGUF file -> a Checkpoint under Hugging Face names; gguf_architectures.py has what differs between families."""
 
 from __future__ import annotations
 
 import hashlib
-import math
 import struct
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from octavo.errors import FileFormatError, ModelError
+from octavo.errors import FileFormatError, ModelError, some
 from octavo.weights.gguf import GGUFArray, GGUFFile, GGUFTensor
+from octavo.weights.gguf_architectures import Architecture, architecture
+from octavo.weights.gguf_metadata import Metadata
+from octavo.weights.gguf_rope import rope_scaling
 from octavo.weights.tensors import SOURCES, Checkpoint, Tensor
 
-ARCHITECTURES = ("llama", "qwen2")
-TOP = {
-    "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
-    "output.weight": "lm_head.weight",
-}
-LAYER = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-IGNORED = ("rope_freqs.weight",)
 CONTROL = 3
 """Token type of control tokens in tokenizer.ggml.token_type."""
 END_TEXTS = frozenset(
@@ -45,48 +24,16 @@ END_TEXTS = frozenset(
 """Control tokens that end a turn whatever the file's eos_token_id says (files name only one of them)."""
 
 
-class _Metadata:
-    """Typed reads of metadata keys; the architecture's prefix is filled in for keys that start with a dot."""
-
-    def __init__(self, file: GGUFFile, arch: str) -> None:
-        self.file, self.arch = file, arch
-
-    def get(self, key: str, kind: type, default: Any = None) -> Any:
-        full = self.arch + key if key.startswith(".") else key
-        value: Any = self.file.metadata.get(full)
-        if value is None:
-            return default
-        kinds: tuple[type, ...] = (int, float) if kind is float else (kind,)
-        if isinstance(value, bool) != (kind is bool) or type(value) not in kinds:
-            self.fail(full, type(value).__name__, kind.__name__)
-        if kind is float and not math.isfinite(value):
-            self.fail(full, value, "a finite number")
-        return kind(value) if kind in (int, float) else value
-
-    def fail(self, key: str, got: object, allowed: str) -> NoReturn:
-        full = self.arch + key if key.startswith(".") else key
-        raise FileFormatError(f"{self.file.path}: {full}: got {got}, allowed: {allowed}")
-
-    def size(self, key: str, default: int | None = None) -> int:
-        """A count that must be there (or has a default) and lies in 1 … 2^31."""
-        value = self.get(key, int, default)
-        if value is None or not 0 < value < 2**31:
-            self.fail(key, value, "a whole number from 1 to 2147483647")
-        return int(value)
-
-
 def open_gguf(path: Path) -> Checkpoint:
     """Opens one GGUF file as a Checkpoint. Raises ModelError, FileFormatError."""
     file = GGUFFile(path)
-    arch = file.metadata.get("general.architecture")
-    if arch not in ARCHITECTURES:
-        allowed = ", ".join(ARCHITECTURES)
-        raise ModelError(f"{path}: general.architecture: got {arch!r}, allowed: {allowed} (more are not supported yet)")
-    meta = _Metadata(file, str(arch))
+    name = file.metadata.get("general.architecture")
+    meta = Metadata(file, str(name))
+    arch = architecture(name, path, experts=meta.get(".expert_count", int, 0) > 0)
     if meta.get("split.count", int, 1) > 1:
         raise ModelError(f"{path}: one part of a split GGUF; join the parts first (llama-gguf-split --merge)")
-    config = _config(meta)
-    tensors = _tensors(file, config)
+    config = _config(meta, arch)
+    tensors = _tensors(file, arch, config)
     template = meta.get("tokenizer.chat_template", str)
     tokens = {key: value for key, value in file.metadata.items() if key.startswith("tokenizer.")}
     return Checkpoint(
@@ -100,7 +47,7 @@ def open_gguf(path: Path) -> Checkpoint:
     )
 
 
-def _config(meta: _Metadata) -> dict[str, Any]:
+def _config(meta: Metadata, arch: Architecture) -> dict[str, Any]:
     tensors = meta.file.tensors
     embedding = tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
@@ -111,9 +58,8 @@ def _config(meta: _Metadata) -> dict[str, Any]:
     if head_dim != value_dim:
         meta.fail(".attention.value_length", value_dim, f"the key length, {head_dim}")
     rotary = meta.size(".rope.dimension_count", head_dim)
-    model_type = meta.arch if not meta.get(".expert_count", int, 0) else meta.arch + " with experts"
     config: dict[str, Any] = {
-        "model_type": model_type,
+        "model_type": arch.model_type,
         "hidden_size": hidden,
         "num_hidden_layers": meta.size(".block_count"),
         "num_attention_heads": heads,
@@ -123,7 +69,7 @@ def _config(meta: _Metadata) -> dict[str, Any]:
         "hidden_act": "silu",
         "rms_norm_eps": meta.get(".attention.layer_norm_rms_epsilon", float, 1e-6),
         "rope_theta": meta.get(".rope.freq_base", float, 10_000.0),
-        "rope_scaling": _rope_scaling(meta, head_dim),
+        "rope_scaling": rope_scaling(meta, head_dim),
         "vocab_size": embedding.shape[0],
         "max_position_embeddings": meta.size(".context_length"),
         "tie_word_embeddings": "output.weight" not in tensors,
@@ -135,50 +81,10 @@ def _config(meta: _Metadata) -> dict[str, Any]:
     }
     if rotary != head_dim:
         config["partial_rotary_factor"] = rotary / head_dim
-    return config
+    return config | arch.config(meta)
 
 
-def _rope_scaling(meta: _Metadata, head_dim: int) -> dict[str, Any] | None:
-    kind = meta.get(".rope.scaling.type", str, "none")
-    factor = meta.get(".rope.scaling.factor", float, meta.get(".rope.scale_linear", float, 1.0))
-    freqs = meta.file.tensors.get("rope_freqs.weight")
-    if freqs is not None:
-        return _llama3_scaling(meta, freqs, head_dim)
-    if kind == "none" or factor == 1.0:
-        return None
-    scaling: dict[str, Any] = {"rope_type": kind, "factor": factor}
-    original = meta.get(".rope.scaling.original_context_length", int)
-    if original is not None:
-        scaling["original_max_position_embeddings"] = original
-    return scaling
-
-
-def _llama3_scaling(meta: _Metadata, tensor: GGUFTensor, head_dim: int) -> dict[str, Any] | None:
-    """Finds the parameters whose factors are the stored ones: Llama 3.1 to 3.3 differ in `factor` only."""
-    count = head_dim // 2
-    if tensor.type != "F32" or tensor.shape != (count,):
-        meta.fail("rope_freqs.weight", f"{tensor.type} {tensor.shape}", f"F32 ({count},)")
-    got = struct.unpack(f"<{count}f", tensor.data)
-    if all(value == 1.0 for value in got):
-        return None
-    factor, low, high, original = max(got), 1.0, 4.0, 8192
-    theta = meta.get(".rope.freq_base", float, 10_000.0)
-    for i, value in enumerate(got):
-        wave = 2 * math.pi * theta ** (2 * i / head_dim)
-        smooth = min(max((original / wave - low) / (high - low), 0.0), 1.0)
-        want = 1 / ((1 - smooth) / factor + smooth)
-        if not math.isclose(want, value, rel_tol=1e-4):
-            raise ModelError(f"{meta.file.path}: rope_freqs.weight: got unknown factors, allowed: Llama 3's")
-    return {
-        "rope_type": "llama3",
-        "factor": float(factor),
-        "low_freq_factor": low,
-        "high_freq_factor": high,
-        "original_max_position_embeddings": original,
-    }
-
-
-def _eos_ids(meta: _Metadata) -> list[int]:
+def _eos_ids(meta: Metadata) -> list[int]:
     """Every id that ends a turn: the file's own, and control tokens whose text says so."""
     tokens, types = (meta.file.metadata.get("tokenizer.ggml." + key) for key in ("tokens", "token_type"))
     ids = {meta.get(f"tokenizer.ggml.{key}_token_id", int) for key in ("eos", "eot", "eom")} - {None}
@@ -188,18 +94,7 @@ def _eos_ids(meta: _Metadata) -> list[int]:
     return sorted(ids)
 
 
-def _hf_name(name: str, num_layers: int) -> str | None:
-    if name in TOP:
-        return TOP[name]
-    prefix, _, rest = name.partition(".")
-    layer, _, rest = rest.partition(".")
-    stem, _, kind = rest.rpartition(".")
-    if prefix != "blk" or not layer.isdecimal() or int(layer) >= num_layers or kind not in ("weight", "bias"):
-        return None
-    return f"model.layers.{int(layer)}.{LAYER[stem]}.{kind}" if stem in LAYER else None
-
-
-def _tensors(file: GGUFFile, config: Mapping[str, Any]) -> dict[str, Tensor]:
+def _tensors(file: GGUFFile, arch: Architecture, config: Mapping[str, Any]) -> dict[str, Tensor]:
     unsupported = Counter(t.type for t in file.tensors.values() if t.type.lower() not in SOURCES)
     if unsupported:
         found = ", ".join(f"{kind} ({count} tensors)" for kind, count in sorted(unsupported.items()))
@@ -207,21 +102,21 @@ def _tensors(file: GGUFFile, config: Mapping[str, Any]) -> dict[str, Tensor]:
         word = "tensor type" if len(unsupported) == 1 else "tensor types"
         raise ModelError(f"{file.path}: {word} {found} not supported yet: allowed {allowed}")
     tensors: dict[str, Tensor] = {}
+    unknown: list[str] = []
     for tensor in file.tensors.values():
-        if tensor.name in IGNORED:
+        if tensor.name in arch.ignored:
             continue
-        name = _hf_name(tensor.name, config["num_hidden_layers"])
+        name = arch.name(tensor.name, config["num_hidden_layers"])
         if name is None:
-            raise ModelError(f"{file.path}: tensor {tensor.name} is none that {config['model_type']} models have")
-        heads = 0
-        if config["model_type"] == "llama" and ".q_proj." in name:
-            heads = config["num_attention_heads"]
-        elif config["model_type"] == "llama" and ".k_proj." in name:
-            heads = config["num_key_value_heads"]
+            unknown.append(tensor.name)
+            continue
+        heads = arch.heads(tensor.name, config)
         if heads and tensor.shape[0] % (2 * heads):
             got, allowed = tensor.shape[0], f"a multiple of {2 * heads}"
             raise FileFormatError(f"{file.path}: rows of {tensor.name}: got {got}, allowed: {allowed}")
         tensors[name] = Tensor(name, tensor.type.lower(), tensor.shape, _Reader(tensor, heads))
+    if unknown:
+        raise ModelError(f"{file.path}: got tensors that {config['model_type']} models do not have: {some(unknown)}")
     return tensors
 
 

@@ -56,23 +56,35 @@ def test_wishes_that_contradict_are_refused() -> None:
 
 
 def test_log_lines_name_types_bytes_and_the_unused(tmp_path: Path) -> None:
-    checkpoint = TinyCheckpoint.open(write_tiny(tmp_path, "llama-bf16", tokenizer=False))
-    tensors = {**checkpoint.tensors, "extra": MemoryTensor("f32", np.zeros(3, np.float32))}
+    checkpoint = TinyCheckpoint.open(write_tiny(tmp_path, "llama-bf16", tokenizer=False, tie_word_embeddings=True))
+    tensors = {**checkpoint.tensors, "lm_head.weight": MemoryTensor("f32", np.zeros((320, 64), np.float32))}
     lines = choose_formats(build_program(checkpoint.config), tensors, Wishes()).lines
-    assert lines[0].startswith("bf16 -> bf16, kept as it is: 23 tensors")
-    assert lines[-1] == "not used: extra"
+    assert lines[0].startswith("bf16 -> bf16, kept as it is: 22 tensors")
+    assert lines[-1] == "not used: lm_head.weight"
 
 
-def test_tensors_are_checked_against_the_config(tmp_path: Path) -> None:
+def test_all_that_differs_from_the_config_is_named_at_once(tmp_path: Path) -> None:
     checkpoint = TinyCheckpoint.open(write_tiny(tmp_path, "llama", tokenizer=False))
     program = build_program(checkpoint.config)
-    name = "model.layers.1.mlp.up_proj.weight"
-    missing = {n: t for n, t in checkpoint.tensors.items() if n != name}
-    with pytest.raises(ModelError, match=name):
-        choose_formats(program, missing, Wishes())
-    bad = {**checkpoint.tensors, name: replace(checkpoint.tensors[name], values=np.zeros((96, 65), np.float32))}
-    with pytest.raises(ModelError, match=r"got shape \(96, 65\), allowed: \(96, 64\)"):
-        choose_formats(program, bad, Wishes())
+    layer = "model.layers.1.mlp"
+    tensors = {name: t for name, t in checkpoint.tensors.items() if not name.startswith(f"{layer}.up_proj")}
+    for name, shape in ((f"{layer}.gate_proj.weight", (96, 65)), ("model.norm.weight", (63,))):
+        tensors[name] = replace(tensors[name], values=np.zeros(shape, np.float32))
+    tensors["model.layers.0.input_layernorm.weight"] = replace(tensors["model.norm.weight"], source="q8_0")
+    tensors["vision_tower.weight"] = MemoryTensor("f32", np.zeros(3, np.float32))
+    with pytest.raises(ModelError) as caught:
+        choose_formats(program, tensors, Wishes())
+    text = str(caught.value)
+    for words in (
+        f"1 missing: {layer}.up_proj.weight",
+        "3 of another shape or type",
+        f"{layer}.gate_proj.weight (got shape (96, 65), allowed: (96, 64)",
+        "model.norm.weight (got shape (63,), allowed: (64,)",
+        "1 not of this model: vision_tower.weight",
+    ):
+        assert words in text
+    with pytest.raises(ModelError, match="and 22 more"):
+        choose_formats(program, {}, Wishes())
 
 
 def test_quantising_what_is_quantised_is_refused(tmp_path: Path) -> None:

@@ -116,7 +116,8 @@ def test_llama3_scaling_is_found_from_its_factors(tmp_path: Path) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "architecture": ({"general.architecture": "gemma3"}, "gemma3"),
+    "architecture": ({"general.architecture": "llama4x"}, r"'llama4x', allowed: llama, .*; did you mean llama\?"),
+    "experts": ({"llama.expert_count": 8}, "'llama' with experts"),
     "split": ({"split.count": 3}, "split GGUF"),
     "heads": ({"llama.attention.head_count": 0}, "head_count"),
     "layers": ({"llama.block_count": "many"}, "block_count"),
@@ -139,7 +140,7 @@ def test_unsupported_types_are_named(tmp_path: Path) -> None:
     tensors = [t for t in llama_tensors() if t[0] != "blk.0.ffn_up.weight"]
     with pytest.raises(ModelError, match=r"tensor type Q4_K \(1 tensors\) not supported yet: allowed F32"):
         open_checkpoint(_made(tmp_path, tensors=[*tensors, block]))
-    with pytest.raises(ModelError, match=r"tensor blk\.0\.ssm_a is none"):
+    with pytest.raises(ModelError, match=r"tensors that llama models do not have: blk\.0\.ssm_a"):
         open_checkpoint(_made(tmp_path, tensors=[*llama_tensors(), ("blk.0.ssm_a", (4,), 0, bytes(16))]))
 
 
@@ -202,6 +203,15 @@ def test_rope_of_old_and_new_configs(tmp_path: Path) -> None:
     for config in (new, old):
         got = open_checkpoint(_directory(tmp_path / "m", config, weights=safetensors_bytes(ONE))).config
         assert got["rope_theta"] == 5e5 and got["rope_scaling"] == {"rope_type": "llama3", "factor": 8.0}
+
+
+def test_what_a_config_leaves_out_is_its_familys(tmp_path: Path) -> None:
+    window = {"sliding_window": 16, "num_key_value_heads": None}
+    for family, positions, used in (("qwen2", 32768, None), ("mistral", 131072, 16), ("llama", 2048, 16)):
+        path = _directory(tmp_path / family, {"model_type": family, **window}, weights=safetensors_bytes(ONE))
+        config = open_checkpoint(path).config
+        assert (config["max_position_embeddings"], config["sliding_window"]) == (positions, used)
+        assert config["num_key_value_heads"] == 2
 
 
 def test_template_in_tokenizer_config(tmp_path: Path) -> None:

@@ -1,0 +1,23 @@
+"""What config.json means where it leaves a key out: files name only what differs from their family's class.
+
+One row a family, by model_type; keys that a file has win. Source: the configuration classes of the checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+COMMON: Mapping[str, Any] = {
+    "hidden_act": "silu",
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+    "use_sliding_window": True,
+}
+"""Of every family. use_sliding_window: a file that has a window and no such key (Mistral) means it."""
+
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "mistral": {"max_position_embeddings": 131072},
+    "qwen2": {"max_position_embeddings": 32768, "use_sliding_window": False},
+}

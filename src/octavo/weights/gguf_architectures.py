@@ -1,0 +1,98 @@
+"""What GGUF files call things: one row an architecture. A new family adds a row here and touches nothing else.
+
+A row says how tensors are named, which config keys it has beyond the common ones, and in which order rotary rows are
+stored. Values of tensors are never changed on the way, only whole rows of bytes are moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo.errors import ModelError, did_you_mean
+from octavo.weights.gguf_metadata import Metadata
+
+TOP = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+ATTENTION = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+}
+MLP = {
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+NEIGHBOURS = {"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}
+"""llama.cpp stores these projections so that rotary pairs are neighbours (2i, 2i + 1); Hugging Face pairs i with
+i + head_dim / 2. Stem -> the config key that counts its heads."""
+
+
+def _nothing(meta: Metadata) -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """One value of general.architecture."""
+
+    model_type: str
+    """Hugging Face's name of the family."""
+    layer: Mapping[str, str] = field(default_factory=lambda: {**ATTENTION, **MLP})
+    """Tensors of a layer: `blk.N.<key>.weight` is `model.layers.N.<value>.weight` (and `.bias`)."""
+    top: Mapping[str, str] = field(default_factory=lambda: TOP)
+    """Tensors outside layers, likewise."""
+    ignored: tuple[str, ...] = ("rope_freqs.weight",)
+    """Tensors that are no weights: read as configuration, or constants."""
+    neighbours: Mapping[str, str] = field(default_factory=dict)
+    """Layer stems whose rows are moved back to halves: NEIGHBOURS or nothing."""
+    config: Callable[[Metadata], dict[str, Any]] = _nothing
+    """Hugging Face keys beyond the common ones; they win over those."""
+
+    def name(self, stored: str, num_layers: int) -> str | None:
+        """The Hugging Face name of a stored tensor; None for one that this architecture does not have."""
+        stem, _, kind = stored.rpartition(".")
+        if kind not in ("weight", "bias"):
+            return None
+        if stem in self.top:
+            return f"{self.top[stem]}.{kind}"
+        prefix, _, rest = stem.partition(".")
+        layer, _, part = rest.partition(".")
+        if prefix != "blk" or not layer.isdecimal() or int(layer) >= num_layers or part not in self.layer:
+            return None
+        return f"model.layers.{int(layer)}.{self.layer[part]}.{kind}"
+
+    def heads(self, stored: str, config: Mapping[str, Any]) -> int:
+        """How many heads' rows are to be moved in a stored tensor; 0 for none."""
+        key = self.neighbours.get(stored.rpartition(".")[0].rpartition(".")[2])
+        return int(config[key]) if key and stored.startswith("blk.") else 0
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "llama": Architecture(model_type="llama", neighbours=NEIGHBOURS),
+    "qwen2": Architecture(model_type="qwen2"),
+}
+
+
+WITH_EXPERTS: dict[str, Architecture] = {}
+"""Rows of files whose expert_count is above 0."""
+
+
+def architecture(name: object, path: object, *, experts: bool) -> Architecture:
+    """The row of a file's general.architecture, with experts or without. Raises ModelError with the known ones and the
+    nearest."""
+    row = (WITH_EXPERTS if experts else ARCHITECTURES).get(name) if isinstance(name, str) else None
+    if row is None:
+        known = ", ".join((*ARCHITECTURES, *(f"{other} with experts" for other in WITH_EXPERTS)))
+        got = f"{name!r}{' with experts' if experts else ''}"
+        hint = did_you_mean(name, {*ARCHITECTURES, *WITH_EXPERTS})
+        raise ModelError(f"{path}: general.architecture: got {got}, allowed: {known}{hint}")
+    return row
