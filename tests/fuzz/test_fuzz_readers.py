@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import struct
 import time
@@ -12,12 +13,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from octavo.errors import ModelError
+from octavo.kernels.reference.blocks import BLOCKS, blocks
 from octavo.text.tokenizer import Tokenizer
 from octavo.weights.checkpoint import open_checkpoint
-from octavo.weights.gguf import GGUFArray, GGUFFile
+from octavo.weights.gguf import GGML_TYPES, GGUFArray, GGUFFile
 from octavo.weights.safetensors import SafetensorsFile
 from tests.unit.weights.gguf_maker import LLAMA, gguf_bytes, llama_tensors
 
@@ -58,6 +61,16 @@ def use_gguf(path: Path) -> None:
     for tensor in checkpoint.tensors.values():
         assert tensor.read().size == tensor.nbytes
     Tokenizer.from_spec(checkpoint.tokenizer_spec).encode("ab ba")
+
+
+def use_quantised(path: Path) -> None:
+    """Every tensor that is one of our sources becomes numbers, as many as its shape says."""
+    for tensor in GGUFFile(path).tensors.values():
+        source, columns = tensor.type.lower(), tensor.shape[-1]
+        if source in BLOCKS:
+            count = math.prod(tensor.shape)
+            data = np.frombuffer(tensor.data, np.uint8)
+            assert blocks(source, data, count // columns, columns).dense().size == count
 
 
 def use_safetensors(path: Path) -> None:
@@ -102,6 +115,16 @@ def test_gguf(seed: int, tmp_path: Path) -> None:
     whole = gguf_bytes(LLAMA, llama_tensors())
     header = whole.index(b"blk.0.ffn_down.weight") + 64
     fuzz(use_gguf, tmp_path / "m.gguf", whole, within=header, seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_quantised_gguf(seed: int, tmp_path: Path) -> None:
+    kinds = [kind for kind, (name, _, _) in GGML_TYPES.items() if name.lower() in BLOCKS]
+    assert len(kinds) == len(BLOCKS) - 2, "all but z4 and s8"
+    raw = random.Random(seed).randbytes(4096)
+    tensors = [(f"t{k}", (3, 256), k, raw[: 768 // GGML_TYPES[k][1] * GGML_TYPES[k][2]]) for k in kinds]
+    whole = gguf_bytes({"general.architecture": "llama"}, tensors)
+    fuzz(use_quantised, tmp_path / "m.gguf", whole, within=whole.index(raw[:64]), seed=seed)
 
 
 @pytest.mark.parametrize("seed", range(2))

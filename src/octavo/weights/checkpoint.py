@@ -15,13 +15,15 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
 
     Raises ModelError (nothing there, unknown architecture, unsupported tensor type) and FileFormatError (damaged file).
     """
+    from octavo.weights.gguf_parts import is_later_part
+
     path = Path(path)
     if path.is_dir():
         if (path / "config.json").exists():
             from octavo.weights.directory import open_directory
 
             return open_directory(path)
-        files = sorted(path.glob("*.gguf"))
+        files = sorted(f for f in path.glob("*.gguf") if not is_later_part(f.name))
         if len(files) != 1:
             got = ", ".join(f.name for f in files) or "neither"
             raise ModelError(f"{path}: got {got}, allowed: a directory with a config.json or exactly one .gguf file")

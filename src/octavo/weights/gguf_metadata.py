@@ -6,13 +6,13 @@ import math
 from typing import Any, NoReturn
 
 from octavo.errors import FileFormatError
-from octavo.weights.gguf import GGUFFile
+from octavo.weights.gguf_parts import GGUFModel
 
 
 class Metadata:
     """Metadata keys by type; the architecture's prefix is filled in for keys that start with a dot."""
 
-    def __init__(self, file: GGUFFile, arch: str) -> None:
+    def __init__(self, file: GGUFModel, arch: str) -> None:
         self.file, self.arch = file, arch
 
     def get(self, key: str, kind: type, default: Any = None) -> Any:

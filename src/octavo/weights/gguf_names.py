@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from octavo.errors import FileFormatError, ModelError, some
-from octavo.weights.gguf import GGUFArray, GGUFFile, GGUFTensor
+from octavo.weights.gguf import GGML_TYPES, GGUFArray, GGUFTensor
 from octavo.weights.gguf_architectures import Architecture, architecture
 from octavo.weights.gguf_metadata import Metadata
+from octavo.weights.gguf_parts import GGUFModel, open_parts
 from octavo.weights.gguf_rope import rope_scaling
 from octavo.weights.tensors import SOURCES, Checkpoint, Tensor
 
@@ -25,13 +26,11 @@ END_TEXTS = frozenset(
 
 
 def open_gguf(path: Path) -> Checkpoint:
-    """Opens one GGUF file as a Checkpoint. Raises ModelError, FileFormatError."""
-    file = GGUFFile(path)
+    """Opens a GGUF file, or all parts of a split one, as a Checkpoint. Raises ModelError, FileFormatError."""
+    file = open_parts(path)
     name = file.metadata.get("general.architecture")
     meta = Metadata(file, str(name))
     arch = architecture(name, path, experts=meta.get(".expert_count", int, 0) > 0)
-    if meta.get("split.count", int, 1) > 1:
-        raise ModelError(f"{path}: one part of a split GGUF; join the parts first (llama-gguf-split --merge)")
     config = _config(meta, arch)
     tensors = _tensors(file, arch, config)
     template = meta.get("tokenizer.chat_template", str)
@@ -94,11 +93,11 @@ def _eos_ids(meta: Metadata) -> list[int]:
     return sorted(ids)
 
 
-def _tensors(file: GGUFFile, arch: Architecture, config: Mapping[str, Any]) -> dict[str, Tensor]:
+def _tensors(file: GGUFModel, arch: Architecture, config: Mapping[str, Any]) -> dict[str, Tensor]:
     unsupported = Counter(t.type for t in file.tensors.values() if t.type.lower() not in SOURCES)
     if unsupported:
         found = ", ".join(f"{kind} ({count} tensors)" for kind, count in sorted(unsupported.items()))
-        allowed = ", ".join(source.upper() for source in SOURCES)
+        allowed = ", ".join(kind for kind, _, _ in GGML_TYPES.values() if kind.lower() in SOURCES)
         word = "tensor type" if len(unsupported) == 1 else "tensor types"
         raise ModelError(f"{file.path}: {word} {found} not supported yet: allowed {allowed}")
     tensors: dict[str, Tensor] = {}
@@ -142,10 +141,12 @@ class _Reader:
         )
 
 
-def _content_id(file: GGUFFile) -> bytes:
-    first = min((t.offset for t in file.tensors.values()), default=len(file.buffer))
-    digest = hashlib.blake2b(file.buffer[:first], digest_size=32)
-    digest.update(struct.pack("<Q", len(file.buffer)))
-    for tensor in file.tensors.values():
-        digest.update(tensor.data[:4096])
+def _content_id(file: GGUFModel) -> bytes:
+    digest = hashlib.blake2b(digest_size=32)
+    for part in file.parts:
+        first = min((t.offset for t in part.tensors.values()), default=len(part.buffer))
+        digest.update(part.buffer[:first])
+        digest.update(struct.pack("<Q", len(part.buffer)))
+        for tensor in part.tensors.values():
+            digest.update(tensor.data[:4096])
     return digest.digest()

@@ -21,6 +21,7 @@ from typing import Any
 
 from octavo.errors import FetchError
 from octavo.weights.catalogue import Entry, load_catalogue
+from octavo.weights.gguf_parts import is_later_part, part_names
 
 REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 JSON_FILES = (
@@ -107,7 +108,8 @@ def _from_hub(
             files = hub.list_repo_files(repo, revision=revision)
         name = choose_file(repo, choice, files)
         if name is not None:
-            return Path(hub.hf_hub_download(repo, name, **where))
+            parts = [Path(hub.hf_hub_download(repo, part, **where)) for part in part_names(name)]
+            return parts[0]
         patterns = ["*.safetensors", *JSON_FILES]
         return Path(hub.snapshot_download(repo, allow_patterns=patterns, ignore_patterns=["*/*"], **where))
     except FetchError:
@@ -128,9 +130,9 @@ def _hub_reason(error: Exception, offline: bool) -> str:
 
 
 def choose_file(repo: str, choice: str, files: Sequence[str]) -> str | None:
-    """The GGUF file of a repository that `choice` means; None for the safetensors model. Raises FetchError that lists
-    what there is."""
-    models = [file for file in files if file.lower().endswith(".gguf")]
+    """The GGUF file of a repository that `choice` means, the first part of a split one; None for the safetensors model.
+    Raises FetchError that lists what there is."""
+    models = [file for file in files if file.lower().endswith(".gguf") and not is_later_part(file)]
     if not choice:
         if "config.json" in files and any(file.endswith(".safetensors") for file in files):
             return None
@@ -141,7 +143,7 @@ def choose_file(repo: str, choice: str, files: Sequence[str]) -> str | None:
             why = "it has pickled weights, which can run code and are not read" if pickled else "it has neither"
             raise FetchError(f"{repo}: no model.safetensors with config.json and no GGUF file: {why}")
         raise FetchError(f"{repo}: several GGUF files; choose one as {repo}:NAME of {_listed(models)}")
-    exact = [file for file in models if file == choice]
+    exact = [file for file in models if choice in part_names(file)]
     part = [file for file in models if choice.lower() in Path(file).name.lower()]
     whole = [file for file in part if re.search(rf"(?<![A-Za-z0-9_]){re.escape(choice)}(?![A-Za-z0-9_])", file, re.I)]
     for found in (exact, whole, part):

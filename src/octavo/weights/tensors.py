@@ -19,8 +19,21 @@ SOURCES: dict[str, tuple[int, int]] = {
     "q8_0": (32, 34),
     "q4_0": (32, 18),
     "q4_1": (32, 20),
+    "q5_0": (32, 22),
+    "q5_1": (32, 24),
+    "q2_k": (256, 84),
+    "q3_k": (256, 110),
+    "q4_k": (256, 144),
+    "q5_k": (256, 176),
+    "q6_k": (256, 210),
+    "iq4_nl": (32, 18),
+    "iq4_xs": (256, 136),
+    "mxfp4": (32, 17),
+    "z4": (32, 19),
+    "s8": (32, 36),
 }
-"""Source format -> (elements a block, bytes a block). Blocks run along the last dimension."""
+"""Source format -> (elements a block, bytes a block). Blocks run along the last dimension. z4 and s8 are ours
+(kernels/reference/blocks.py says what they hold): readers of directories write other packings as them."""
 
 
 @dataclass(frozen=True, slots=True)
