@@ -58,10 +58,10 @@ MUTANTS = (
     ),
     of(
         "publish skipped at finish, with drafts",
-        "scheduler.py",
-        "        if seq.computed >= seq.next_full:\n            self.kv.publish(seq, seq.last_step)\n        scores",
+        "results.py",
+        "        if seq.computed >= seq.next_full:\n            self._kv.publish(seq, seq.last_step)\n        scores",
         "        if seq.computed >= seq.next_full and len(seq.tokens) < seq.limit:\n"
-        "            self.kv.publish(seq, seq.last_step)\n        scores",
+        "            self._kv.publish(seq, seq.last_step)\n        scores",
     ),
     of(
         "published when landed, not when planned",
@@ -72,8 +72,8 @@ MUTANTS = (
     of(
         "admission by first chunk",
         "scheduler.py",
-        "need = self.kv.blocks_for(len(seq.tokens) + 1)",
-        "need = self.kv.blocks_for(min(len(seq.tokens) + 1, hit.length + self._budget))",
+        "need = self.kv.blocks_for(len(seq.tokens) + 1, start=hit.length)",
+        "need = self.kv.blocks_for(min(len(seq.tokens) + 1, hit.length + self._budget), start=hit.length)",
     ),
     of(
         "admission forgets what the running are owed",
@@ -127,33 +127,33 @@ MUTANTS = (
     of("the root is left out", "prefix.py", "        state.update(root)\n", ""),
     of(
         "rejected drafts stay computed",
-        "scheduler.py",
+        "results.py",
         "            seq.computed -= rejected\n",
         "",
     ),
     of(
         "results of a lost place are taken",
-        "scheduler.py",
+        "results.py",
         "            if seq.epoch != epoch:\n                continue\n            seq.inflight -= 1",
         "            if seq.done:\n                continue\n            seq.inflight -= 1",
     ),
     of(
         "a failed step stays published",
-        "scheduler.py",
-        "        self.kv.fail(flight.step)\n",
+        "results.py",
+        "        self._kv.fail(flight.step)\n",
         "",
     ),
     of(
         "who hit a failed block goes on",
-        "scheduler.py",
-        "leaning = [seq for seq in lost if self.kv.leans_on(seq, flight.step)]",
-        "leaning: list[Sequence] = []",
+        "results.py",
+        "self._kv.torn(seq) or self._kv.leans_on(seq, flight.step)",
+        "self._kv.torn(seq)",
     ),
     of(
         "a failed step is not taken back",
-        "scheduler.py",
-        "self.kv.rewind(seq, seq.computed - count)",
-        "self.kv.rewind(seq, seq.computed)",
+        "results.py",
+        "self._kv.rewind(seq, seq.computed - count)",
+        "self._kv.rewind(seq, seq.computed)",
     ),
     of(
         "the first half is guilty",
@@ -198,6 +198,32 @@ MUTANTS = (
         "if not self.caching or seq.wants_scores:",
         "if not self.caching:",
     ),
+    of(
+        "windows freed by computed, not by verified",
+        "kv.py",
+        "            verified = min(seq.computed, len(seq.tokens))\n            first, end",
+        "            verified = seq.computed\n            first, end",
+    ),
+    of(
+        "a hit ignores blocks missing in the window",
+        "groups.py",
+        "            if block is None:\n                length = low\n            else:",
+        "            if block is None:\n                self._found[low] = self._pool.null\n            else:",
+    ),
+    of("windows never free", "groups.py", "return max(0, verified - self._window + 1) // self._block_size", "return 0"),
+    of(
+        "windows free one position early",
+        "groups.py",
+        "return max(0, verified - self._window + 1) // self._block_size",
+        "return max(0, verified - self._window + 2) // self._block_size",
+    ),
+    of(
+        "windows freed while their row is planned",
+        "scheduler.py",
+        "idle = [other for other in self.running if other.last_step != step]",
+        "idle = [other for other in self.running]",
+    ),
+    of("who was torn by a failure goes on", "results.py", "self._kv.torn(seq) or ", ""),
     of(
         "the pool is scanned at each step",
         "scheduler.py",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -57,8 +57,16 @@ def numbers(length: int, *, base: int = 0) -> list[int]:
 class Bench:
     """A scheduler with the fake below it, and a way to play it."""
 
-    def __init__(self, *, num_blocks: int = 4001, block_size: int = 16, depth: int = 1, **config: object) -> None:
-        self.facts: Facts = fake_facts(num_blocks=num_blocks, block_size=block_size, model_len=2**20)
+    def __init__(
+        self,
+        *,
+        num_blocks: int = 4001,
+        block_size: int = 16,
+        depth: int = 1,
+        windows: Sequence[int | None] = (None,),
+        **config: object,
+    ) -> None:
+        self.facts: Facts = fake_facts(num_blocks=num_blocks, block_size=block_size, model_len=2**20, windows=windows)
         self.scheduler = Scheduler(SchedulerConfig(**config), self.facts, clock=lambda: 0.0)  # type: ignore[arg-type]
         self.core = EngineCore(self.scheduler, FakeExecutor(self.facts), depth=depth)
         self.answers: dict[int, list[int]] = {}
@@ -266,6 +274,46 @@ def quiet_while_blocked() -> Iterator[Finding]:
     yield at_most("prefix look-ups for two requests, one blocked for 200 steps", looked[0], 4)
 
 
+GEMMA = (None, 512, 512, 512, 512, 512)
+"""The groups of Gemma 3 270M: one of full layers, five of windows."""
+
+
+def blocks_held(windows: Sequence[int | None], *, prompt: int = 2048, answer: int = 64, streams: int = 1) -> list[int]:
+    """Blocks held after each step: `prompt` tokens in, `answer` out, 256 tokens a step, nothing cached."""
+    bench = Bench(windows=windows, num_blocks=8001, max_num_batched_tokens=256, enable_prefix_caching=False)
+    bench.add(*[request(i, numbers(prompt, base=i), answer) for i in range(streams)])
+    held = []
+    while bench.core.has_work:
+        bench.step()
+        held.append(bench.scheduler.stats().blocks_used)
+    bench.scheduler.check()
+    return held
+
+
+def windows() -> Iterator[Finding]:
+    """What windows give back, and that prefixes still hit."""
+    full, sliding = blocks_held((None,) * 6), blocks_held(GEMMA)
+    yield exactly("2k prompt, six full groups: most blocks held", max(full), 6 * 132)
+    peak = 132 + 5 * ((511 + 256 + 30) // 16)
+    yield at_most("the same with five windows of 512: most blocks held", max(sliding), peak)
+    yield at_most("and while it decodes", max(sliding[-32:]), 132 + 5 * 34)
+    bench = Bench(windows=GEMMA, max_num_batched_tokens=256)
+    for i in range(3):
+        bench.add(request(i, numbers(2048), 64))
+        bench.drain()
+    stats = bench.scheduler.stats()
+    yield exactly("tokens hit by the same 2k prompt, twice", stats.prefix_hits, 2 * 2032)
+    yield exactly("tokens computed beyond what is useful", stats.computed_tokens - stats.useful_tokens, 0)
+    bench = Bench(windows=GEMMA, num_blocks=6 * 64 + 1, max_num_batched_tokens=64)
+    refused = bench.core.add(request(0, numbers(1500), 20))
+    bench.drain()
+    yield exactly("1,500 tokens in a pool that held 1,024 without windows", refused is None, 1)
+    bench = Bench(windows=(512,), num_blocks=64, max_num_batched_tokens=64)
+    bench.add(request(0, numbers(5000), 20))
+    bench.drain()
+    yield exactly("5,000 tokens through a pool of 1,008 slots, windows only", len(bench.answers[0]), 20)
+
+
 class _Instant:
     """Answers at once with one token a row: what is timed is the scheduler."""
 
@@ -334,6 +382,7 @@ COUNTED = (
     preempted_once,
     fairness,
     quiet_while_blocked,
+    windows,
 )
 TIMED = (cost,)
 

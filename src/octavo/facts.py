@@ -2,17 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
+
+UNBOUNDED = 2**31 - 1
+"""Positions, where a pool sets no limit (all groups have windows)."""
 
 
 class KVGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Layers that share one block table."""
+    """Layers that share one block table. Blocks of all groups have equal bytes and come from one pool."""
 
     name: str
     kind: str
-    """"full" (every position is kept); "sliding" and "state" come with their families."""
+    """"full" (every position is kept), "sliding" (the last `window` are read); "state" comes with its families."""
     layers: int
     window: int | None = None
+    """A position sees itself and the `window` - 1 before it; None: all before it."""
+
+    def peak(self, positions: int, *, block_size: int, chunk: int) -> int:
+        """Most blocks at once while a sequence computes `positions`, at most `chunk` of them a step.
+
+        Behind a window a step of `chunk` reads window - 1 positions before its first; so many positions in a row touch
+        at most (their number + 2 * block_size - 2) // block_size blocks, wherever they begin.
+        """
+        blocks = -(-positions // block_size)
+        if self.window is None:
+            return blocks
+        return min(blocks, (self.window - 1 + chunk + 2 * block_size - 2) // block_size)
+
+
+def peak_blocks(groups: Iterable[KVGroup], positions: int, *, block_size: int, chunk: int) -> int:
+    """Most blocks that a sequence of so many positions holds at once, over all groups."""
+    return sum(group.peak(positions, block_size=block_size, chunk=chunk) for group in groups)
+
+
+def most_positions(groups: Iterable[KVGroup], num_blocks: int, *, block_size: int, chunk: int) -> int:
+    """Longest sequence that `num_blocks` blocks (without the null block) hold when it is alone."""
+    groups = tuple(groups)
+
+    def fits(blocks: int) -> bool:
+        return peak_blocks(groups, blocks * block_size, block_size=block_size, chunk=chunk) <= num_blocks
+
+    low, high = 0, UNBOUNDED // block_size
+    if fits(high):
+        return UNBOUNDED
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low * block_size
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,9 +64,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[KVGroup, ...]
     block_size: int
     block_bytes: int
-    """Bytes of one block over all layers of its group: 2 * layers * block_size * kv_heads * head_dim * itemsize."""
+    """Bytes of one block, the same in every group: 2 * layers * block_size * kv_heads * head_dim * itemsize."""
     num_blocks: int
-    """Block 0 is the null block and is never handed out."""
+    """Of all groups together. Block 0 is the null block and is never handed out."""
     eos_ids: tuple[int, ...]
     isa: str = ""
     threads: int = 1

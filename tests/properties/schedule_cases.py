@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from octavo.config.scheduler import SchedulerConfig
 from octavo.engine.core import EngineCore
 from octavo.executor.fake import FakeExecutor, fake_answer, fake_facts
+from octavo.facts import peak_blocks
 from octavo.sched.kv import Hit
 from octavo.sched.refused import Refused
 from octavo.sched.scheduler import Scheduler
@@ -39,16 +40,19 @@ class Case:
     caching: bool
     threshold: int
     policy: str
-    groups: int
+    windows: tuple[int | None, ...]
+    """Of each KV group; None: a full one."""
     faults: str
     """"none", "steps" (any step may fail), "guilty" (a certain request always fails), "rows" (a row fails alone)."""
     aborts: bool
 
     @property
     def num_blocks(self) -> int:
-        one = -(-LONGEST // self.block_size)
-        blocks = {"short": max(1, one // 2), "tight": one, "small": 2 * one, "ample": 8 * one}[self.pool]
-        return blocks * self.groups + 1
+        chunk = max(min(self.threshold or self.budget, self.budget), self.chain * (1 + self.drafts))
+        groups = fake_facts(windows=self.windows).groups
+        one = peak_blocks(groups, LONGEST, block_size=self.block_size, chunk=chunk)
+        few = peak_blocks(groups, LONGEST // 2, block_size=self.block_size, chunk=chunk)
+        return {"short": max(len(groups), few), "tight": one, "small": 2 * one, "ample": 8 * one}[self.pool] + 1
 
 
 @dataclass
@@ -97,7 +101,7 @@ class Watched(FakeExecutor):
     """The fake, checking each plan against the rules on its way in, and failing steps on order."""
 
     def __init__(self, case: Case, rng: random.Random, counts: Counter[str]) -> None:
-        facts = fake_facts(num_blocks=case.num_blocks, block_size=case.block_size, num_groups=case.groups)
+        facts = fake_facts(num_blocks=case.num_blocks, block_size=case.block_size, windows=case.windows)
         super().__init__(facts, fail=self.fails, fail_rows=self.bad_rows)
         self.case, self.rng, self.counts = case, rng, counts
         self.guilty = rng.randrange(8) if case.faults in ("guilty", "rows") else -1
@@ -117,6 +121,7 @@ class Watched(FakeExecutor):
                 assert row.slot not in self.seq_of, "a slot in use was given away"
                 self.seq_of[row.slot] = row.new.seq_id
                 self.counts["hit"] += row.new.computed > 0
+                self.counts["hit behind a window"] += any(new[:1] == [0] for new in row.new_blocks)
                 self.counts["resumed"] += len(row.new.token_ids) > 4 * row.new.num_prompt
             members.append(self.seq_of[row.slot])
             if case.threshold:
@@ -198,8 +203,30 @@ class Play:
             assert not self.scheduler._preempted, "admitted in a step that preempted"
             place(seq, hit)
 
+        torn, lookup = self.scheduler.kv.torn, self.scheduler.kv.lookup
+
+        def tears(seq: Sequence) -> bool:
+            found = torn(seq)
+            self.counts["failed behind a window"] += found
+            return found
+
+        def looked(seq: Sequence) -> Hit:
+            hit = lookup(seq)
+            assert {len(table) * self.case.block_size for table in hit.blocks} == {hit.length}
+            self.counts["hit cut by a window"] += self.is_cut(seq, hit)
+            return hit
+
+        self.scheduler.kv.torn = tears  # type: ignore[method-assign]
+        self.scheduler.kv.lookup = looked  # type: ignore[method-assign]
         self.scheduler.schedule = schedule  # type: ignore[method-assign]
         self.scheduler._place = placed  # type: ignore[method-assign]
+
+    def is_cut(self, seq: Sequence, hit: Hit) -> bool:
+        """A full group knows more than what a window group has the last positions of."""
+        kv, at = self.scheduler.kv, hit.length // self.case.block_size
+        if None not in self.case.windows or hit.missing is None or (at + 1) * self.case.block_size >= len(seq.tokens):
+            return False
+        return kv.knows(kv.hasher.name(seq, at))
 
     def run(self) -> None:
         arrivals = make_requests(self.rng)
@@ -288,6 +315,7 @@ class Play:
         counts["cases"] += 1
         counts.update({k: v for k, v in self.executor.counts.items() if k not in ("preempted", "step failed")})
         counts["preempted"] += stats.preemptions
+        counts["freed behind a window"] += self.scheduler.kv.dropped
         counts["jumped the queue"] += totals.jumps
         counts["parked"] += totals.parked
         counts["draft accepted"] += stats.accepted_drafts
@@ -305,6 +333,7 @@ EXPECTED = (
     *("hit", "resumed", "chunk", "wide", "chained", "mixed", "overlapped", "preempted", "parked", "clamped", "refused"),
     *("jumped the queue", "draft accepted", "draft rejected", "step failed", "failed alone", "failed of many"),
     *("late arrival", "cache reset", "abort in flight", "abort running", "abort queued", "abort parked"),
+    *("freed behind a window", "hit behind a window", "hit cut by a window", "failed behind a window"),
     *("finish stop", "finish length", "finish error", "scored"),
 )
 """What must have happened at least once over all cases."""

@@ -22,7 +22,9 @@ CASES = st.builds(
     caching=st.sampled_from([True, True, False]),
     threshold=st.sampled_from([0, 0, 3]),
     policy=st.sampled_from(["fcfs", "priority"]),
-    groups=st.sampled_from([1, 1, 2]),
+    windows=st.sampled_from(
+        [(None,), (None,), (None, None), (5,), (1,), (None, 3), (None, 6, 17), (None, 20, 20), (9, 2), (40, None)]
+    ),
     faults=st.sampled_from(["none", "none", "steps", "guilty", "rows"]),
     aborts=st.booleans(),
 )

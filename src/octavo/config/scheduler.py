@@ -28,6 +28,12 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     max_model_len: int = 2**31 - 1
     """Longest prompt plus answer; the model's own limit holds too."""
 
+    @property
+    def chunk(self) -> int:
+        """Most positions that a sequence computes in one step, or has in flight beyond what is verified."""
+        prompt = min(self.long_prefill_token_threshold or self.max_num_batched_tokens, self.max_num_batched_tokens)
+        return max(prompt, self.chain * (1 + self.num_drafts))
+
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "chain", "max_model_len"):
             if getattr(self, name) < 1:

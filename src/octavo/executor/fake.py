@@ -1,7 +1,8 @@
 """A deterministic stand-in for a model, for tests and for trying the engine without weights.
 
-The next token is a hash of the whole prefix *read back through the block tables*: what a scheduler does to KV memory
-changes the text. Attention's order holds too: every row of a step writes before any row reads.
+The next token is a hash of what each KV group can see of the prefix, *read back through the block tables*: what a
+scheduler does to KV memory changes the text. Attention's order holds too: every row of a step writes before any row
+reads. All groups share one memory, so a block that two groups hold at once shows.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import time
 import zlib
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from octavo.facts import Facts, KVGroup
@@ -26,21 +27,34 @@ def fake_facts(
     vocab_size: int = 64,
     model_len: int = 4096,
     eos_ids: tuple[int, ...] = (7,),
-    num_groups: int = 1,
+    windows: Sequence[int | None] = (None,),
 ) -> Facts:
-    """Facts of a model that does not exist."""
+    """Facts of a model that does not exist, with a KV group for each of `windows` (None: a full one)."""
     return Facts(
         model_name="fake",
         architecture="fake",
         vocab_size=vocab_size,
         model_len=model_len,
-        groups=tuple(KVGroup(name=f"group{i}", kind="full", layers=1) for i in range(num_groups)),
+        groups=tuple(
+            KVGroup(name=f"group{i}", kind="full" if w is None else "sliding", layers=1, window=w)
+            for i, w in enumerate(windows)
+        ),
         block_size=block_size,
         block_bytes=4 * block_size,
         num_blocks=num_blocks,
         eos_ids=eos_ids,
         isa="fake",
     )
+
+
+def seen_from(length: int, window: int | None) -> int:
+    """The first position that the last of `length` positions sees."""
+    return 0 if window is None else max(0, length - window)
+
+
+def combine(views: list[int]) -> int:
+    """One number of what each group sees; where all see the same, that."""
+    return views[0] if len(set(views)) == 1 else zlib.crc32(repr(views).encode())
 
 
 def next_token(prefix_hash: int, *, facts: Facts, params: SamplingParams, num_output: int) -> int:
@@ -64,7 +78,8 @@ def fake_answer(request: Request, *, facts: Facts, limit: int) -> list[int]:
     stops = {*params.stop_token_ids, *(() if params.ignore_eos else facts.eos_ids)}
     while True:
         made = len(tokens) - start
-        token = next_token(zlib.crc32(tokens), facts=facts, params=params, num_output=made)
+        views = [zlib.crc32(tokens[seen_from(len(tokens), group.window) :]) for group in facts.groups]
+        token = next_token(combine(views), facts=facts, params=params, num_output=made)
         tokens.append(token)
         if len(tokens) >= limit or made + 1 == params.max_tokens or (token in stops and made + 1 >= params.min_tokens):
             return list(tokens[start:])
@@ -99,8 +114,7 @@ class FakeExecutor:
         self._fail_rows = fail_rows
         self._draft_error = draft_error
         self._step_seconds = step_seconds
-        size = self.facts.num_blocks * self.facts.block_size
-        self._kv = [array("i", [POISON]) * size for _ in self.facts.groups]
+        self._kv = array("i", [POISON]) * (self.facts.num_blocks * self.facts.block_size)
         self._slots: dict[int, _Slot] = {}
         self._queue: deque[StepPlan] = deque()
         self._void = 0
@@ -135,6 +149,8 @@ class FakeExecutor:
             self._slots.pop(slot, None)
         rows = [(self._enter(row), row) for row in plan.seqs]
         drafts = [self._write(slot, row) for slot, row in rows]
+        for (held, row), proposed in zip(rows, drafts, strict=True):
+            self._spoil(held, row, proposed)
         failed = self._fail_rows(plan) if self._fail_rows is not None else []
         return self._answer(plan, rows, drafts, failed)
 
@@ -144,10 +160,11 @@ class FakeExecutor:
             assert row.slot not in self._slots, "a slot was given anew without being freed"
             tokens = array("i")
             tokens.frombytes(row.new.token_ids)
-            self._slots[row.slot] = _Slot(row.new, tokens, row.new.computed, [[] for _ in self._kv])
+            self._slots[row.slot] = _Slot(row.new, tokens, row.new.computed, [[] for _ in self.facts.groups])
         slot = self._slots[row.slot]
-        for table, new in zip(slot.tables, row.new_blocks, strict=True):
-            assert 0 not in new, "the null block was handed out"
+        for group, table, new in zip(self.facts.groups, slot.tables, row.new_blocks, strict=True):
+            dropped = seen_from(slot.computed + 1, group.window) // self.facts.block_size if row.new is not None else 0
+            assert not any(new[:dropped]) and 0 not in new[dropped:], "the null block was handed out, or is missing"
             table += new
         return slot
 
@@ -159,10 +176,23 @@ class FakeExecutor:
         assert end <= len(known), "positions beyond what is known"
         assert not row.draft or end == len(known), "drafts must end the chunk"
         size = self.facts.block_size
-        for kv, table in zip(self._kv, slot.tables, strict=True):
+        for table in slot.tables:
             for at in range(slot.computed, end):
-                kv[table[at // size] * size + at % size] = known[at]
+                self._kv[table[at // size] * size + at % size] = known[at]
         return drafts
+
+    def _spoil(self, slot: _Slot, row: SeqPlan, drafts: array[int]) -> None:
+        """What the row's first position sees behind a window must be there, or all that it wrote is wrong.
+
+        Its last position is looked at where it samples.
+        """
+        length = slot.computed + 1
+        known = slot.tokens + drafts
+        for group, table in zip(self.facts.groups, slot.tables, strict=True):
+            if group.window is not None:
+                first = seen_from(length, group.window)
+                if self._view(table, first, length) != zlib.crc32(known[first:length]):
+                    self._damage(slot.tables, slot.computed, row.count)
 
     def _propose(self, slot: _Slot, count: int) -> array[int]:
         """Mostly right guesses of the next `count` tokens."""
@@ -178,16 +208,17 @@ class FakeExecutor:
         return next_token(prefix_hash, facts=self.facts, params=slot.new.params, num_output=made)
 
     def _read(self, slot: _Slot, length: int) -> int:
-        """Hash of positions [0, length) as they stand in the cache, of every group."""
-        size = self.facts.block_size
-        hashes = set()
-        for kv, table in zip(self._kv, slot.tables, strict=True):
-            view, value = memoryview(kv), 0
-            for i in range(-(-length // size)):
-                at = table[i] * size
-                value = zlib.crc32(view[at : at + min(size, length - i * size)], value)
-            hashes.add(value)
-        return hashes.pop() if len(hashes) == 1 else zlib.crc32(repr(sorted(hashes)).encode())
+        """Hash of what position `length` - 1 sees, as it stands in the cache, of every group."""
+        pairs = zip(self.facts.groups, slot.tables, strict=True)
+        return combine([self._view(table, seen_from(length, group.window), length) for group, table in pairs])
+
+    def _view(self, table: list[int], first: int, length: int) -> int:
+        """Hash of positions [first, length) in the cache."""
+        view, size, value = memoryview(self._kv), self.facts.block_size, 0
+        for i in range(first // size, -(-length // size)):
+            start, end = max(first - i * size, 0), min(size, length - i * size)
+            value = zlib.crc32(view[table[i] * size + start : table[i] * size + end], value)
+        return value
 
     def _answer(
         self, plan: StepPlan, rows: list[tuple[_Slot, SeqPlan]], drafts: list[array[int]], failed: list[int]
@@ -224,15 +255,18 @@ class FakeExecutor:
 
     def _poison(self, plan: StepPlan) -> None:
         """A failed step may have written anything where it was to write, and nowhere else."""
-        size = self.facts.block_size
         gone = set(plan.freed_slots)
         for row in plan.seqs:
             slot = self._slots.get(row.slot) if row.new is None and row.slot not in gone else None
             computed = slot.computed if slot is not None else row.new.computed if row.new is not None else 0
-            for g, new in enumerate(row.new_blocks):
-                table = (slot.tables[g] if slot is not None else []) + new
-                for at in range(computed, computed + row.count):
-                    self._kv[g][table[at // size] * size + at % size] = POISON
+            have = slot.tables if slot is not None else [[] for _ in self.facts.groups]
+            self._damage([old + new for old, new in zip(have, row.new_blocks, strict=True)], computed, row.count)
+
+    def _damage(self, tables: list[list[int]], start: int, count: int) -> None:
+        size = self.facts.block_size
+        for table in tables:
+            for at in range(start, start + count):
+                self._kv[table[at // size] * size + at % size] = POISON
 
 
 def _score(token: int, top: int) -> TokenLogprobs:

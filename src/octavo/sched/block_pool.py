@@ -54,6 +54,8 @@ class BlockPool:
         self._fresh = self.total
         self._ring = Block(-1)
         self._cached: list[dict[bytes, Block]] = [{} for _ in range(num_groups)]
+        self.used_by = [0] * num_groups
+        """Held blocks of each group; a block belongs to the group that took it last."""
 
     @property
     def used(self) -> int:
@@ -72,10 +74,11 @@ class BlockPool:
         if block.refs == 0:
             self._unlink(block)
             self.free -= 1
+            self.used_by[block.group] += 1
         block.refs += 1
 
-    def take(self, count: int) -> list[Block]:
-        """`count` blocks with unknown contents, one holder each. The caller has checked `free`."""
+    def take(self, count: int, *, group: int = 0) -> list[Block]:
+        """`count` blocks with unknown contents, one holder each, for a group. The caller has checked `free`."""
         assert count <= self.free, (count, self.free)
         taken = []
         ring = self._ring
@@ -90,8 +93,10 @@ class BlockPool:
                 self.unpublish(block)
                 block.ready = 0
             block.refs = 1
+            block.group = group
             taken.append(block)
         self.free -= count
+        self.used_by[group] += count
         return taken
 
     def release(self, blocks: Iterable[Block]) -> None:
@@ -107,15 +112,16 @@ class BlockPool:
                 block.prev, block.next = before, after
                 before.next = after.prev = block
                 self.free += 1
+                self.used_by[block.group] -= 1
                 self.releases += 1
 
-    def publish(self, block: Block, digest: bytes, *, group: int, step: int) -> bool:
-        """Makes a held block findable from step `step` on. False where another block already holds this prefix."""
-        cached = self._cached[group]
+    def publish(self, block: Block, digest: bytes, *, step: int) -> bool:
+        """Makes a held block findable in its group from step `step` on. False where another block has this prefix."""
+        cached = self._cached[block.group]
         if digest in cached:
             return False
         cached[digest] = block
-        block.hash, block.group, block.ready = digest, group, step
+        block.hash, block.ready = digest, step
         return True
 
     def unpublish(self, block: Block) -> None:
@@ -146,9 +152,12 @@ class BlockPool:
             block = block.next
         assert len(seen) + self._fresh == self.free, (len(seen), self._fresh, self.free)
         assert len(self._blocks) + self._fresh == self.total + 1
+        used_by = [0] * len(self.used_by)
         for block in self._blocks[1:]:
+            used_by[block.group] += block.refs > 0
             assert (block.refs == 0) == (block.id in seen), block
             assert block.hash is None or self._cached[block.group].get(block.hash) is block, block
+        assert used_by == self.used_by, (used_by, self.used_by)
         for cached in self._cached:
             for digest, block in cached.items():
                 assert block.hash == digest, block

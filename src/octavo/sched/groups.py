@@ -1,4 +1,9 @@
-"""Attention and state kinds, as the KV manager sees them: how many blocks, which can be dropped, what can be hit."""
+"""Attention and state kinds, as the KV manager sees them: how many blocks, which can be dropped, what can be hit.
+
+table of a full group    | b | b | b | b | b | b | b |
+table of a window group  | 0 | 0 | 0 | b | b | b | b |        0: the null block; entries keep their index
+                                     ^ droppable(verified)
+"""
 
 from __future__ import annotations
 
@@ -9,22 +14,43 @@ from octavo.errors import ConfigError
 from octavo.facts import KVGroup
 from octavo.sched.block_pool import Block, BlockPool
 
+Name = Callable[[int], bytes]
+"""The name of a prefix's block, by index."""
+
+
+class Finder(Protocol):
+    """One look-up of one group. Takes no reference; valid until the next take. Looks at each block once."""
+
+    def fit(self, limit: int) -> int:
+        """The greatest length in blocks, at most `limit`, from which this group can go on. Limits never grow."""
+        ...
+
+    def blocks(self, length: int) -> list[Block]:
+        """The table of that length, a length that `fit` gave; the null block where nothing is needed."""
+        ...
+
 
 class Group(Protocol):
     """Layers that share one block table. Stateless: everything about a sequence is passed in."""
 
     index: int
+    windowed: bool
+    """Whether `droppable` is ever above 0."""
 
     def need(self, positions: int) -> int:
-        """Length of the table that holds positions [0, positions). Grows with `positions`."""
+        """Length of the table that holds positions [0, positions), dropped entries included."""
+        ...
+
+    def peak(self, start: int, end: int) -> int:
+        """Most blocks held at once while [start, end) is computed in chunks and what can be dropped is dropped."""
         ...
 
     def droppable(self, verified: int) -> int:
         """How many leading blocks no position from `verified` on will read. No draft is among `verified` positions."""
         ...
 
-    def hit(self, name: Callable[[int], bytes], limit: int) -> list[Block]:
-        """Blocks of the longest known prefix, at most `limit`. Takes no reference; valid until the next take."""
+    def find(self, name: Name) -> Finder:
+        """A look-up of the prefix with these block names."""
         ...
 
     def cut(self, start: int, count: int) -> int:
@@ -35,7 +61,9 @@ class Group(Protocol):
 class FullGroup:
     """Every position is kept and read by every later one."""
 
-    def __init__(self, index: int, *, block_size: int, pool: BlockPool) -> None:
+    windowed = False
+
+    def __init__(self, facts: KVGroup, index: int, *, block_size: int, pool: BlockPool, chunk: int) -> None:
         self.index = index
         self._block_size = block_size
         self._pool = pool
@@ -43,28 +71,117 @@ class FullGroup:
     def need(self, positions: int) -> int:
         return -(-positions // self._block_size)
 
+    def peak(self, start: int, end: int) -> int:
+        return -(-end // self._block_size)
+
     def droppable(self, verified: int) -> int:
         return 0
 
-    def hit(self, name: Callable[[int], bytes], limit: int) -> list[Block]:
-        blocks: list[Block] = []
-        for i in range(limit):
-            block = self._pool.lookup(self.index, name(i))
-            if block is None:
-                break
-            blocks.append(block)
-        return blocks
+    def find(self, name: Name) -> Finder:
+        return _Prefix(name, index=self.index, pool=self._pool)
 
     def cut(self, start: int, count: int) -> int:
         return count
 
 
-KINDS: dict[str, type[FullGroup]] = {"full": FullGroup}
+class SlidingGroup:
+    """A position reads itself and the `window` - 1 before it; what lies further back is dropped."""
+
+    windowed = True
+
+    def __init__(self, facts: KVGroup, index: int, *, block_size: int, pool: BlockPool, chunk: int) -> None:
+        if facts.window is None or facts.window < 1:
+            raise ConfigError(f"KV group {facts.name!r}: got window {facts.window!r}, allowed: 1 or more")
+        self.index = index
+        self._window = facts.window
+        self._block_size = block_size
+        self._pool = pool
+        self._most = facts.peak(2**62, block_size=block_size, chunk=chunk)
+
+    def need(self, positions: int) -> int:
+        return -(-positions // self._block_size)
+
+    def peak(self, start: int, end: int) -> int:
+        return min(-(-end // self._block_size) - self.droppable(start), self._most)
+
+    def droppable(self, verified: int) -> int:
+        return max(0, verified - self._window + 1) // self._block_size
+
+    def find(self, name: Name) -> Finder:
+        return _Window(name, group=self, pool=self._pool, block_size=self._block_size)
+
+    def cut(self, start: int, count: int) -> int:
+        return count
 
 
-def make_group(facts: KVGroup, index: int, *, block_size: int, pool: BlockPool) -> Group:
-    """The group object of a kind. Raises `ConfigError` for a kind this scheduler does not have."""
+class _Prefix:
+    """All blocks from the first on."""
+
+    def __init__(self, name: Name, *, index: int, pool: BlockPool) -> None:
+        self._name = name
+        self._index = index
+        self._pool = pool
+        self._found: list[Block] | None = None
+
+    def fit(self, limit: int) -> int:
+        if self._found is None:
+            self._found = []
+            for i in range(limit):
+                block = self._pool.lookup(self._index, self._name(i))
+                if block is None:
+                    break
+                self._found.append(block)
+        return min(limit, len(self._found))
+
+    def blocks(self, length: int) -> list[Block]:
+        return (self._found or [])[:length]
+
+
+class _Window:
+    """The last blocks before the length: searched backwards from the limit, a run of known blocks long enough.
+
+    [low, length) is known. Where the block before `low` is missing, no length from `low` on will do: the next candidate
+    ends there, and the search goes on from where it stands.
+    """
+
+    def __init__(self, name: Name, *, group: SlidingGroup, pool: BlockPool, block_size: int) -> None:
+        self._name = name
+        self._group = group
+        self._pool = pool
+        self._block_size = block_size
+        self._low = 2**62
+        self._found: dict[int, Block] = {}
+
+    def fit(self, limit: int) -> int:
+        length, low = limit, min(self._low, limit)
+        while low > self._first(length):
+            block = self._pool.lookup(self._group.index, self._name(low - 1))
+            low -= 1
+            if block is None:
+                length = low
+            else:
+                self._found[low] = block
+        self._low = low
+        return length
+
+    def _first(self, length: int) -> int:
+        """The first block that the position after `length` blocks reads."""
+        return self._group.droppable(length * self._block_size)
+
+    def blocks(self, length: int) -> list[Block]:
+        first = min(self._first(length), length)
+        return [self._pool.null] * first + [self._found[i] for i in range(first, length)]
+
+
+KINDS: dict[str, type[FullGroup] | type[SlidingGroup]] = {"full": FullGroup, "sliding": SlidingGroup}
+
+
+def make_group(facts: KVGroup, index: int, *, block_size: int, pool: BlockPool, chunk: int) -> Group:
+    """The group object of a kind. `chunk`: most positions between what is verified and the end of a step.
+
+    Raises `ConfigError` for a kind this scheduler does not have.
+    """
     kind = KINDS.get(facts.kind)
     if kind is None:
         raise ConfigError(f"KV group {facts.name!r}: got kind {facts.kind!r}, allowed: {', '.join(sorted(KINDS))}")
-    return kind(index, block_size=block_size, pool=pool)
+    return kind(facts, index, block_size=block_size, pool=pool, chunk=chunk)

@@ -66,6 +66,7 @@ class Intake:
             stop_from=num_prompt + params.min_tokens,
             scores_prompt=params.prompt_logprobs is not None,
             tables=[[] for _ in range(groups)],
+            dropped=[0] * groups,
             published=[0] * groups,
         )
 

@@ -7,11 +7,12 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from octavo.facts import Facts
+from octavo.facts import Facts, most_positions
 from octavo.sched.block_pool import Block, BlockPool
 from octavo.sched.groups import make_group
 from octavo.sched.prefix import PrefixHasher, Promises
 from octavo.sched.sequence import NEVER, Sequence
+from octavo.sched.stats import GroupStats
 
 
 @dataclass(slots=True, eq=False)
@@ -21,53 +22,70 @@ class Hit:
     length: int
     """Positions, a multiple of the block size; at least one known token is left to compute."""
     blocks: list[list[Block]]
-    """Per group."""
+    """Per group, the tables of that length: null blocks first where a window does not reach back."""
     missing: bytes | None
     """The name of the next full block, which nobody has; None where there is no next full block."""
-
-    @property
-    def revived(self) -> int:
-        """Blocks nobody holds at present: free ones that this hit would take."""
-        return sum(block.refs == 0 for blocks in self.blocks for block in blocks)
+    held: int = 0
+    """Blocks it brings, over all groups."""
+    revived: int = 0
+    """Those among them that nobody holds at present: free ones that this hit would take."""
 
 
 class KVManager:
     """Owns the pool. The only place that changes a sequence's tables."""
 
-    def __init__(self, facts: Facts, *, caching: bool, hash_key: bytes = b"") -> None:
+    def __init__(self, facts: Facts, *, caching: bool, hash_key: bytes = b"", chunk: int = 1) -> None:
+        """`chunk`: most positions between what is verified of a sequence and the end of its step."""
         self.block_size = facts.block_size
         self.caching = caching
         self.pool = BlockPool(facts.num_blocks, num_groups=len(facts.groups))
         self.groups = [
-            make_group(group, i, block_size=facts.block_size, pool=self.pool) for i, group in enumerate(facts.groups)
+            make_group(group, i, block_size=facts.block_size, pool=self.pool, chunk=chunk)
+            for i, group in enumerate(facts.groups)
         ]
+        self._names = [group.name for group in facts.groups]
+        self._windowed = [group for group in self.groups if group.windowed]
+        self._lead = next((group.index for group in self.groups if not group.windowed), 0)
+        """A group that needs every block where there is one: how far it knows a prefix is how far anybody computed."""
+        self.max_positions = most_positions(facts.groups, self.pool.total, block_size=facts.block_size, chunk=chunk)
+        """Longest sequence the pool holds when it is alone."""
         self.hasher = PrefixHasher(hash_key or os.urandom(32), block_size=facts.block_size)
         self.promises = Promises()
         self.held = 0
         """Positions computed in somebody's tables, a shared one counted for each holder."""
         self.allocated = 0
         """Slots in somebody's tables, counted the same way."""
+        self.dropped = 0
+        """Blocks given back from behind a window, so far."""
         self._wasted_slots = 0
-        self._used_slots = 0
+        self._used_slots = [0] * len(self.groups)
         self._unlanded: deque[Block] = deque()
         self.nothing: list[list[int]] = [[] for _ in self.groups]
         """No new blocks, one list per group; shared by all plans, never changed."""
 
-    @property
-    def max_positions(self) -> int:
-        """Longest sequence the pool holds when it is alone."""
-        return self.pool.total // len(self.groups) * self.block_size
-
     # -- how much -----------------------------------------------------------------------------------------------------
-    def blocks_for(self, positions: int) -> int:
-        """Blocks over all groups that hold `positions` positions."""
-        return sum(group.need(positions) for group in self.groups)
+    def blocks_for(self, positions: int, *, start: int = 0) -> int:
+        """Most blocks at once, over all groups, while [start, positions) is computed."""
+        return sum(group.peak(start, positions) for group in self.groups)
 
     def lacking(self, seq: Sequence, positions: int) -> int:
-        """Blocks to take before `seq` can compute up to `positions`."""
+        """Blocks to take before `seq` can compute up to `positions` in one step."""
         if positions <= seq.capacity:
             return 0
         return sum(max(0, g.need(positions) - len(t)) for g, t in zip(self.groups, seq.tables, strict=True))
+
+    def owing(self, seq: Sequence, positions: int) -> int:
+        """Most blocks by which `seq` will grow until it has computed up to `positions`, in whatever steps.
+
+        What it can drop now counts as dropped: the answer does not change when that is done.
+        """
+        if positions <= seq.capacity:
+            return 0
+        start = min(seq.computed, len(seq.tokens))
+        owed = 0
+        for group, table in zip(self.groups, seq.tables, strict=True):
+            owed += max(0, group.peak(start, positions) - len(table) + group.droppable(start))
+        return owed
 
     def room(self, seq: Sequence) -> int:
         """Positions `seq` could compute now, in its tables and the free blocks."""
@@ -88,21 +106,38 @@ class KVManager:
         def name(i: int) -> bytes:
             return self.hasher.name(seq, i)
 
-        agreed = limit
+        finders = [group.find(name) for group in self.groups]
+        length = reach = finders[self._lead].fit(limit)
         while True:
-            blocks = [group.hit(name, agreed) for group in self.groups]
-            shortest = min(len(b) for b in blocks)
-            if all(len(b) == shortest for b in blocks):
+            before = length
+            for finder in finders:
+                length = finder.fit(length)
+            if length == before:
                 break
-            agreed = shortest
-        return Hit(shortest * self.block_size, blocks, name(shortest) if shortest < limit else None)
+        if self._windowed and self.groups[self._lead].windowed:
+            reach = length
+        blocks = [finder.blocks(length) for finder in finders]
+        null = self.pool.null
+        held = [block.refs for table in blocks for block in table if block is not null]
+        missing = name(reach) if reach < limit else None
+        return Hit(length * self.block_size, blocks, missing, len(held), held.count(0))
+
+    def knows(self, name: bytes) -> bool:
+        """Whether somebody has computed this block (a `Hit.missing`) by now."""
+        return self.pool.lookup(self._lead, name) is not None
 
     def attach(self, seq: Sequence, hit: Hit) -> None:
         """Gives a sequence without blocks its hit."""
+        null = self.pool.null
         for g, blocks in enumerate(hit.blocks):
+            dropped = 0
             for block in blocks:
-                self.pool.acquire(block)
+                if block is null:
+                    dropped += 1
+                else:
+                    self.pool.acquire(block)
             seq.tables[g] = list(blocks)
+            seq.dropped[g] = dropped
             seq.published[g] = len(blocks)
         seq.computed = seq.capacity = hit.length
         seq.next_full = hit.length + self.block_size if self.caching else NEVER
@@ -113,10 +148,9 @@ class KVManager:
         """Takes what `positions` lack; returns the new ids of each group. The caller has checked the room."""
         if positions <= seq.capacity:
             return self.nothing
-        self.drop_behind(seq)
         new: list[list[int]] = []
         for group, table in zip(self.groups, seq.tables, strict=True):
-            blocks = self.pool.take(max(0, group.need(positions) - len(table)))
+            blocks = self.pool.take(max(0, group.need(positions) - len(table)), group=group.index)
             table += blocks
             new.append([block.id for block in blocks])
         before = seq.capacity
@@ -125,14 +159,21 @@ class KVManager:
         return new
 
     def drop_behind(self, seq: Sequence) -> None:
-        """Gives back leading blocks that no later position reads (windows). Null blocks keep their places."""
-        verified = min(seq.computed, len(seq.tokens))
-        for group, table in zip(self.groups, seq.tables, strict=True):
-            end = group.droppable(verified) - 1
-            while end >= 0 and table[end] is not self.pool.null:
-                self.pool.release((table[end],))
-                table[end] = self.pool.null
-                end -= 1
+        """Gives back leading blocks that no later position reads (windows). Null blocks keep their places.
+
+        Steps in flight may still read them: whoever takes them writes in a later step. So never between the planning of
+        a row and the end of its plan.
+        """
+        for group in self._windowed:
+            g = group.index
+            verified = min(seq.computed, len(seq.tokens))
+            first, end = seq.dropped[g], group.droppable(verified)
+            if end > first:
+                table = seq.tables[g]
+                self.pool.release(reversed(table[first:end]))
+                table[first:end] = [self.pool.null] * (end - first)
+                seq.dropped[g] = end
+                self.dropped += end - first
 
     def release(self, seq: Sequence) -> None:
         """Takes everything from a sequence. Steps in flight may still write there; the next holder writes later."""
@@ -141,7 +182,7 @@ class KVManager:
         for g, table in enumerate(seq.tables):
             self.pool.release(reversed(table))
             seq.tables[g] = []
-            seq.published[g] = 0
+            seq.dropped[g] = seq.published[g] = 0
         if seq.promised:
             self.promises.drop(seq)
         seq.computed = seq.capacity = 0
@@ -162,11 +203,11 @@ class KVManager:
         counted: dict[int, int] = {}
         for number, victim in enumerate(victims, 1):
             if owed:
-                freed += self.lacking(victim, len(victim.tokens) + victim.pending)
+                freed += self.owing(victim, len(victim.tokens) + victim.pending)
                 if freed >= enough:
                     return number
-            for table in victim.tables:
-                for block in reversed(table):
+            for table, dropped in zip(victim.tables, victim.dropped, strict=True):
+                for block in reversed(table[dropped:] if dropped else table):
                     seen = counted[block.id] = counted.get(block.id, 0) + 1
                     if block.refs == seen and block.id not in kept:
                         freed += 1
@@ -181,7 +222,7 @@ class KVManager:
         for g, table in enumerate(seq.tables):
             for i in range(seq.published[g], full):
                 block, name = table[i], self.hasher.name(seq, i)
-                if block.hash is None and self.pool.publish(block, name, group=g, step=step):
+                if block.hash is None and self.pool.publish(block, name, step=step):
                     self._unlanded.append(block)
                 if len(self.promises):
                     self.promises.keep(name)
@@ -204,12 +245,17 @@ class KVManager:
         """A step with so many positions was planned, over all sequences: enters the account and samples the waste."""
         self.held += positions
         self._wasted_slots += self.allocated - self.held
-        self._used_slots += self.pool.used * self.block_size
+        for g, used in enumerate(self.pool.used_by):
+            self._used_slots[g] += used
 
     def leans_on(self, seq: Sequence, step: int) -> bool:
         """True where positions `seq` counts as computed lie in a block that step `step` or a later one was to write."""
         full = seq.computed // self.block_size
         return any(block.ready >= step for table in seq.tables for block in table[:full])
+
+    def torn(self, seq: Sequence) -> bool:
+        """True where a rewound sequence would read blocks it has dropped."""
+        return any(seq.dropped[g.index] > g.droppable(seq.computed) for g in self._windowed)
 
     def fail(self, step: int) -> None:
         """Unpublishes every block that step `step` or a later one was to write."""
@@ -220,8 +266,8 @@ class KVManager:
 
     def disown(self, seq: Sequence) -> None:
         """Unpublishes what a sequence holds: its contents are suspect."""
-        for table in seq.tables:
-            for block in table:
+        for table, dropped in zip(seq.tables, seq.dropped, strict=True):
+            for block in table[dropped:]:
                 self.pool.unpublish(block)
 
     def rewind(self, seq: Sequence, computed: int) -> None:
@@ -235,8 +281,18 @@ class KVManager:
 
     @property
     def waste(self) -> float:
-        """Share of held slots without a token, averaged over steps."""
-        return self._wasted_slots / self._used_slots if self._used_slots else 0.0
+        """Share of held slots without a token, averaged over steps. (All tables of a sequence are of one length.)"""
+        used = sum(self._used_slots) * self.block_size
+        return self._wasted_slots * len(self.groups) / used if used else 0.0
+
+    def group_stats(self) -> tuple[GroupStats, ...]:
+        """What each group holds now, and its share of waste."""
+        return tuple(
+            GroupStats(
+                name=name, blocks_used=used, waste=self._wasted_slots / (total * self.block_size) if total else 0.0
+            )
+            for name, used, total in zip(self._names, self.pool.used_by, self._used_slots, strict=True)
+        )
 
     def check(self, holders: Iterable[Sequence]) -> None:
         """Raises AssertionError where tables, references and accounts disagree. O(pool): for tests."""
@@ -246,11 +302,15 @@ class KVManager:
         for seq in holders:
             held += seq.computed
             allocated += seq.capacity
-            assert seq.computed <= seq.capacity == min(map(len, seq.tables)) * self.block_size, seq
-            for table in seq.tables:
-                for block in table:
-                    assert block.refs > 0 or block is self.pool.null, block
-                    refs[block.id] = refs.get(block.id, 0) + (block is not self.pool.null)
+            assert seq.computed <= seq.capacity, seq
+            verified = min(seq.computed, len(seq.tokens))
+            for group, table, dropped in zip(self.groups, seq.tables, seq.dropped, strict=True):
+                assert len(table) * self.block_size == seq.capacity, seq
+                assert dropped <= group.droppable(verified), "dropped what will be read"
+                for i, block in enumerate(table):
+                    assert (block is self.pool.null) == (i < dropped), (i, dropped, table)
+                    assert block.refs > 0 or i < dropped, block
+                    refs[block.id] = refs.get(block.id, 0) + (i >= dropped)
         assert sum(refs.values()) == sum(block.refs for block in self.pool._blocks)
         assert sum(count > 0 for count in refs.values()) + self.pool.free == self.pool.total
         assert (held, allocated) == (self.held, self.allocated), (held, allocated, self.held, self.allocated)

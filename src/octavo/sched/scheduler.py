@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable
 
 from octavo.config.scheduler import SchedulerConfig
@@ -24,11 +23,11 @@ from octavo.sched.intake import Intake
 from octavo.sched.kv import Hit, KVManager
 from octavo.sched.queue import WaitingQueue, make_policy
 from octavo.sched.refused import Refused
-from octavo.sched.retry import Suspects
+from octavo.sched.results import Results
 from octavo.sched.sequence import Key, Sequence
 from octavo.sched.stats import SchedulerStats
 from octavo.sched.totals import Totals
-from octavo.types import FinishReason, NewSeq, Request, SeqOutput, SeqPlan, StepPlan, StepResult, TokenLogprobs
+from octavo.types import NewSeq, Request, SeqOutput, SeqPlan, StepPlan, StepResult
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +40,8 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig, facts: Facts, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.config = config
-        self.kv = KVManager(facts, caching=config.enable_prefix_caching, hash_key=config.hash_key)
+        self._prompt_limit = config.long_prefill_token_threshold or config.max_num_batched_tokens
+        self.kv = KVManager(facts, caching=config.enable_prefix_caching, hash_key=config.hash_key, chunk=config.chunk)
         policy = make_policy(config.policy)
         self.intake = Intake(facts, kv=self.kv, policy=policy, max_model_len=config.max_model_len)
         self.queue = WaitingQueue()
@@ -53,10 +53,18 @@ class Scheduler:
         self._seqs: dict[int, Sequence] = {}
         self._slots = list(range(config.max_num_seqs - 1, -1, -1))
         self._freed: list[int] = []
-        self._flights: deque[Flight] = deque()
-        self._suspects = Suspects()
+        self._results = Results(
+            self.kv,
+            self.totals,
+            self.caution,
+            retire=self._retire,
+            preempt=self._preempt,
+            forget_flights=self._forget_flights,
+            clear_slots=self._clear_slots,
+        )
+        self._flights = self._results.flights
+        self._suspects = self._results.suspects
         self._step = 0
-        self._prompt_limit = config.long_prefill_token_threshold or config.max_num_batched_tokens
         self._first: Sequence | None = None
         """Who comes first among the caught-up in the next step: the one this step could not serve."""
         self._prompt_turn = 0
@@ -220,6 +228,7 @@ class Scheduler:
     def _give(self, seq: Sequence, todo: int, *, drafts: int = 0) -> bool:
         """Plans up to `todo` tokens and `drafts` for a sequence with a slot. False when it gets none."""
         count = min(todo, self._prompt_limit, self._budget)
+        self.kv.drop_behind(seq)
         room = self.kv.room(seq)
         if room <= 0:
             if not self._make_room(seq):
@@ -234,7 +243,7 @@ class Scheduler:
 
     def _plan_row(self, seq: Sequence, count: int, *, drafts: int, sampled: int) -> None:
         kv, start, count, step = self.kv, seq.computed, count + drafts, self._step + 1
-        before = kv.lacking(seq, len(seq.tokens) + seq.pending)
+        before = kv.owing(seq, len(seq.tokens) + seq.pending)
         new_blocks = kv.grow(seq, start + count)
         new = None
         if seq.decode_plan is None:
@@ -257,7 +266,7 @@ class Scheduler:
         if not sampled:
             kv.promise(seq)
         if self._owed is not None:
-            self._owed += kv.lacking(seq, len(seq.tokens) + seq.pending) - before
+            self._owed += kv.owing(seq, len(seq.tokens) + seq.pending) - before
 
     # -- admission ----------------------------------------------------------------------------------------------------
     def _wake(self) -> None:
@@ -295,7 +304,7 @@ class Scheduler:
         self._worst = None
         seq.landed = hit.length
         if self._owed is not None:
-            self._owed += self.kv.lacking(seq, len(seq.tokens))
+            self._owed += self.kv.owing(seq, len(seq.tokens))
         totals = self.totals
         totals.redone += max(0, seq.reached - hit.length)
         if seq.cached_tokens < 0:
@@ -309,8 +318,8 @@ class Scheduler:
     def _shortage(self, seq: Sequence, hit: Hit) -> int:
         """Blocks missing to hold all it knows and one token more, beside what the running are owed."""
         if self._owed is None:
-            self._owed = sum(self.kv.lacking(s, len(s.tokens) + s.pending) for s in self.running)
-        need = self.kv.blocks_for(len(seq.tokens) + 1) - sum(map(len, hit.blocks)) + hit.revived
+            self._owed = sum(self.kv.owing(s, len(s.tokens) + s.pending) for s in self.running)
+        need = self.kv.blocks_for(len(seq.tokens) + 1, start=hit.length) - hit.held + hit.revived
         return need + self._owed - self.kv.pool.free
 
     def _reserve(self, seq: Sequence) -> int:
@@ -333,8 +342,7 @@ class Scheduler:
         if self._blocked is None or self._blocked[0] is not seq:
             return False
         _, releases, missing = self._blocked
-        pool = self.kv.pool
-        return releases == pool.releases and (missing is None or pool.lookup(0, missing) is None)
+        return releases == self.kv.pool.releases and (missing is None or not self.kv.knows(missing))
 
     def _is_promised(self, seq: Sequence, hit: Hit) -> bool:
         """True where somebody who is served no later than `seq` is about to compute what it lacks."""
@@ -377,7 +385,12 @@ class Scheduler:
         if not self._may_preempt or (self._hopeless is not None and seq.key >= self._hopeless):
             return False
         step = self._step + 1
-        victims = sorted((v for v in self.running if v.key > seq.key and v.last_step != step), reverse=True)
+        idle = [other for other in self.running if other.last_step != step]
+        for other in idle:
+            self.kv.drop_behind(other)
+        if self.kv.room(seq) > 0:
+            return True
+        victims = sorted((v for v in idle if v.key > seq.key), reverse=True)
         missing = self.kv.lacking(seq, seq.computed + 1) - self.kv.pool.free
         number = self.kv.victims_needed(victims, enough=missing)
         if not number:
@@ -422,135 +435,11 @@ class Scheduler:
     # -- results ------------------------------------------------------------------------------------------------------
     def update(self, result: StepResult) -> list[SeqOutput]:
         """Takes the answer to the oldest plan in flight; gives what each sequence got, and who ended."""
-        flight = self._flights.popleft()
-        assert flight.step == result.step, (flight.step, result.step)
-        if flight.void:
-            return []
-        if result.error is not None:
-            return self._fail_step(flight, result.error)
-        if flight.trial:
-            self._suspects.acquit([row[0] for row in flight.rows])
-        outputs: list[SeqOutput] = []
-        plain = result.logprobs is None and result.prompt_logprobs is None and not result.failed
-        generated = 0
-        for index, ((seq, _, epoch, sampled), got) in enumerate(zip(flight.rows, result.tokens, strict=True)):
-            if seq.epoch != epoch:
-                continue
-            seq.inflight -= 1
-            if not plain or sampled > 1:
-                if (output := self._take(seq, result, index, sampled)) is not None:
-                    outputs.append(output)
-            elif sampled:
-                (token,) = got
-                seq.pending -= 1
-                seq.tokens.append(token)
-                generated += 1
-                if seq.computed >= seq.next_full:
-                    self.kv.publish(seq, seq.last_step)
-                length = len(seq.tokens)
-                if token in seq.stops or length >= seq.limit or length == seq.num_prompt + 1:
-                    outputs.append(self._output(seq, got))
-                else:
-                    outputs.append(SeqOutput(seq.request.seq_id, got, None, None, seq.cached_tokens))
-        self.totals.generated += generated
-        self.kv.landed(flight.step)
-        return outputs
+        return self._results.take(result)
 
-    def _take(self, seq: Sequence, result: StepResult, index: int, sampled: int) -> SeqOutput | None:
-        """A row with logprobs, drafts or a failure of its own."""
-        if result.failed and index in result.failed:
-            self.kv.disown(seq)
-            return self._fail(seq, "the logits of this request were not finite")
-        got = result.tokens[index]
-        given: list[int] = []
-        if sampled:
-            assert 1 <= len(got) <= sampled, (got, sampled)
-            rejected = sampled - len(got)
-            self.totals.accepted += len(got) - 1
-            self.kv.held -= rejected
-            seq.pending -= sampled
-            seq.computed -= rejected
-            for token in got:
-                given.append(token)
-                seq.tokens.append(token)
-                if self._ending(seq) is not None:
-                    break
-            self.totals.generated += len(given)
-        if seq.computed >= seq.next_full:
-            self.kv.publish(seq, seq.last_step)
-        scores = self._new_scores(seq, result, index)
-        if not given and scores is None:
-            return None
-        logprobs = result.logprobs[index] if result.logprobs is not None else None
-        return self._output(seq, given, logprobs[: len(given)] if logprobs is not None else None, scores)
-
-    def _new_scores(self, seq: Sequence, result: StepResult, index: int) -> list[TokenLogprobs] | None:
-        """Prompt logprobs of this row that were not given before a preemption; None when there are none."""
-        came = result.prompt_logprobs[index] if result.prompt_logprobs is not None else None
-        if not came:
-            return None
-        fresh = came[max(0, seq.scored - seq.landed) :]
-        seq.landed += len(came)
-        seq.scored += len(fresh)
-        return fresh or None
-
-    def _ending(self, seq: Sequence) -> FinishReason | None:
-        """Whether its last token ends it."""
-        length = len(seq.tokens)
-        if seq.tokens[-1] in seq.stops and length >= seq.stop_from:
-            return FinishReason.STOP
-        return FinishReason.LENGTH if length >= seq.limit else None
-
-    def _output(
-        self,
-        seq: Sequence,
-        given: list[int],
-        logprobs: list[TokenLogprobs] | None = None,
-        scores: list[TokenLogprobs] | None = None,
-    ) -> SeqOutput:
-        """What a row gave, with the end if this is it; a sequence that ends is retired."""
-        finish = self._ending(seq) if given else None
-        if finish is not None:
-            self._retire(seq)
-            self.caution.ended(len(seq.tokens) - seq.num_prompt)
-        stop = given[-1] if finish is FinishReason.STOP else None
-        first = given and len(seq.tokens) == seq.num_prompt + len(given)
-        queued = seq.queued_s if first else 0.0
-        return SeqOutput(seq.seq_id, given, finish, stop, seq.cached_tokens, logprobs, scores, None, queued)
-
-    # -- failure ------------------------------------------------------------------------------------------------------
-    def _fail(self, seq: Sequence, error: str) -> SeqOutput:
-        self._retire(seq)
-        return SeqOutput(seq.seq_id, [], FinishReason.ERROR, None, max(0, seq.cached_tokens), None, None, error)
-
-    def _fail_step(self, flight: Flight, error: str) -> list[SeqOutput]:
-        """Rewinds every row in flight. Who was alone in the failed step is guilty; several are tried in halves.
-
-        The workers keep nothing of these steps: each slot they name is cleared and announced anew with the next plan.
-        """
-        self.totals.failed_steps += 1
-        lost: dict[Sequence, int] = {}
-        freed: list[int] = []
-        members = [seq for seq, _, epoch, _ in flight.rows if seq.epoch == epoch]
-        for one in (flight, *self._flights):
-            one.void = True
-            freed += one.freed
-            for seq, plan, epoch, _ in one.rows:
-                if seq.epoch == epoch:
-                    lost[seq] = lost.get(seq, 0) + plan.count
-        for seq, count in lost.items():
-            self._forget_flights(seq)
-            self.kv.rewind(seq, seq.computed - count)
-            seq.landed = min(seq.computed, seq.num_prompt - 1)
-            freed.append(seq.slot)
-            self.totals.redone += count
-        leaning = [seq for seq in lost if self.kv.leans_on(seq, flight.step)]
-        self.kv.fail(flight.step)
-        for seq in leaning:
-            self._preempt(seq)
-        self._freed = list(dict.fromkeys(freed + self._freed))
-        guilty = self._suspects.accuse(members, trial=flight.trial)
-        return [self._fail(guilty, error)] if guilty is not None else []
+    def _clear_slots(self, slots: list[int]) -> None:
+        """The workers must forget these before the next plan's rows, and before slots freed since."""
+        self._freed = list(dict.fromkeys(slots + self._freed))
 
     def _schedule_trial(self) -> StepPlan | None:
         """A step of one group of suspects and nobody else; None while other steps are in flight."""
@@ -601,6 +490,8 @@ class Scheduler:
             accepted_drafts=t.accepted,
             clamped=t.clamped,
             failed_steps=t.failed_steps,
+            blocks_dropped=self.kv.dropped,
+            groups=self.kv.group_stats(),
         )
 
     def check(self) -> None:

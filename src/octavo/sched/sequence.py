@@ -38,7 +38,9 @@ class Sequence:
     scores_prompt: bool
     """prompt_logprobs was asked for."""
     tables: list[list[Block]]
-    """Per group."""
+    """Per group, all of one length. Behind a window the leading entries are the null block."""
+    dropped: list[int]
+    """Per group, how many leading entries are the null block."""
     published: list[int]
     """Per group, how many leading blocks can be hit by others."""
     names: list[bytes] = field(default_factory=list)

@@ -5,6 +5,16 @@ from __future__ import annotations
 import msgspec
 
 
+class GroupStats(msgspec.Struct, frozen=True, kw_only=True):
+    """One KV group's share of the pool."""
+
+    name: str
+    blocks_used: int
+    """Blocks of this group that some sequence holds."""
+    waste: float
+    """As `SchedulerStats.waste`, of this group's blocks."""
+
+
 class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot. Counters only grow; gauges (running, waiting, blocks_used, blocks_cached) are of this moment."""
 
@@ -36,6 +46,9 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     clamped: int
     """Requests whose max_tokens was cut to what max_model_len and the pool hold."""
     failed_steps: int
+    blocks_dropped: int = 0
+    """Blocks given back from behind a window while their sequences went on."""
+    groups: tuple[GroupStats, ...] = ()
 
     @property
     def kv_usage(self) -> float:

@@ -15,7 +15,7 @@ def test_null_block_is_never_handed_out() -> None:
 def test_unknown_blocks_are_reused_before_fresh_ones_and_fresh_before_known() -> None:
     pool = BlockPool(5)
     a, b = pool.take(2)
-    pool.publish(a, b"a", group=0, step=1)
+    pool.publish(a, b"a", step=1)
     pool.release([b, a])
     assert [block.id for block in pool.take(1)] == [b.id]
     assert [block.id for block in pool.take(2)] == [3, 4]
@@ -29,7 +29,7 @@ def test_least_recently_used_prefix_goes_first() -> None:
     pool = BlockPool(4)
     blocks = pool.take(3)
     for block, name in zip(blocks, (b"a", b"b", b"c"), strict=True):
-        pool.publish(block, name, group=0, step=1)
+        pool.publish(block, name, step=1)
     pool.release(reversed(blocks))
     hit = pool.lookup(0, b"c")
     assert hit is not None
@@ -43,7 +43,7 @@ def test_a_free_block_is_taken_out_of_the_middle() -> None:
     pool = BlockPool(4)
     blocks = pool.take(3)
     for block, name in zip(blocks, (b"a", b"b", b"c"), strict=True):
-        pool.publish(block, name, group=0, step=1)
+        pool.publish(block, name, step=1)
     pool.release(blocks)
     pool.acquire(blocks[1])
     pool.acquire(blocks[1])
@@ -58,10 +58,11 @@ def test_a_free_block_is_taken_out_of_the_middle() -> None:
 
 def test_one_block_per_name_and_group() -> None:
     pool = BlockPool(4, num_groups=2)
-    a, b, c = pool.take(3)
-    assert pool.publish(a, b"x", group=0, step=1)
-    assert not pool.publish(b, b"x", group=0, step=1)
-    assert pool.publish(c, b"x", group=1, step=1)
+    a, b = pool.take(2)
+    (c,) = pool.take(1, group=1)
+    assert pool.publish(a, b"x", step=1)
+    assert not pool.publish(b, b"x", step=1)
+    assert pool.publish(c, b"x", step=1)
     assert b.hash is None and pool.cached == 2
     pool.check()
 
@@ -69,8 +70,8 @@ def test_one_block_per_name_and_group() -> None:
 def test_reset_forgets_names_only() -> None:
     pool = BlockPool(3)
     a, b = pool.take(2)
-    pool.publish(a, b"a", group=0, step=1)
-    pool.publish(b, b"b", group=0, step=1)
+    pool.publish(a, b"a", step=1)
+    pool.publish(b, b"b", step=1)
     pool.release([b])
     pool.reset()
     assert pool.cached == 0 and pool.used == 1

@@ -320,11 +320,11 @@ def test_a_kind_without_a_class_is_refused() -> None:
         architecture="a",
         vocab_size=8,
         model_len=64,
-        groups=(KVGroup(name="g", kind="sliding", layers=1, window=16),),
+        groups=(KVGroup(name="g", kind="state", layers=1),),
         block_size=16,
         block_bytes=1,
         num_blocks=8,
         eos_ids=(),
     )
-    with pytest.raises(ConfigError, match="sliding"):
+    with pytest.raises(ConfigError, match="state"):
         Scheduler(SchedulerConfig(), facts)
