@@ -78,7 +78,6 @@ def test_model_type_stands_in_for_architectures() -> None:
         ("llama", {"vocab_size": True}, ["vocab_size", "True"]),
         ("llama", {"rms_norm_eps": float("nan")}, ["rms_norm_eps", "nan"]),
         ("llama", {"tie_word_embeddings": "yes"}, ["tie_word_embeddings", "yes", "true or false"]),
-        ("llama", {"quantization_config": {"quant_method": "gptq"}}, ["quantization_config", "gptq"]),
     ],
 )
 def test_refusals_name_what_got_allowed(family: str, overrides: dict[str, Any], words: list[str]) -> None:

@@ -50,5 +50,5 @@ def explain(args: EngineArgs, *, layers: int) -> str:
     checkpoint = loader.open_checkpoint(source.path)
     planned = loader.plan_model(msgspec.structs.replace(args, model=str(source.path)), checkpoint)
     text: str = importlib.import_module("octavo.program.explain").explain(planned.spec, layers=layers)
-    weights = "\n".join(f"  {line}" for line in planned.formats.lines)
+    weights = "\n".join(f"  {line}" for line in (*checkpoint.notes, *planned.formats.lines))
     return f"{text}\nWeights:\n{weights}\n\nMemory plan:\n{planned.memory.table()}"

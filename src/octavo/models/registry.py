@@ -43,10 +43,6 @@ def architecture(config: Config) -> str:
 def build_program(config: Config) -> Program:
     """Run the model file once, without weights. `config` has Hugging Face keys. Raises ModelError."""
     name = architecture(config)
-    quantised = config.get("quantization_config")
-    if quantised:
-        method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
-        raise fields.refuse("quantization_config", method, "a float checkpoint, or a GGUF file")
     module, _, attribute = MODELS[name].partition(":")
     model = getattr(import_module(module), attribute)
     builder = Builder(

@@ -116,6 +116,8 @@ def load_runner(args: EngineArgs, *, on_progress: Progress | None = None) -> Run
     report("plan", 0.0)
     checkpoint = open_checkpoint(args.model)
     planned = plan_model(args, checkpoint)
+    for note in checkpoint.notes:
+        log.info("weights: %s", note)
     _log_plan(planned)
     seconds["plan"] = time.perf_counter() - began
     report("plan", 1.0)

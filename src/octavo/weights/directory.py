@@ -31,7 +31,7 @@ def open_directory(path: Path) -> Checkpoint:
     FileFormatError."""
     raw = _json(path / "config.json")
     files = [SafetensorsFile(file) for file in _weight_files(path)]
-    tensors = _tensors(path, files)
+    tensors, notes = _tensors(path, files, raw.get("quantization_config"))
     generation = _json(path / "generation_config.json", optional=True)
     settings = _json(path / "tokenizer_config.json", optional=True)
     config = _config(path, raw, generation, tensors)
@@ -43,6 +43,7 @@ def open_directory(path: Path) -> Checkpoint:
         chat_template=_chat_template(path, settings),
         generation_config=generation,
         content_id=_content_id(path, files),
+        notes=notes,
     )
 
 
@@ -88,29 +89,39 @@ def _weight_files(path: Path) -> list[Path]:
     return files
 
 
-def _tensors(path: Path, files: Iterable[SafetensorsFile]) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
-    unsupported: Counter[str] = Counter()
+def _tensors(
+    path: Path, files: Iterable[SafetensorsFile], quantization: object
+) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Every tensor of the files, and lines about those that a quantisation method stored."""
+    found: dict[str, SafeTensor] = {}
     for file in files:
         for name, tensor in file.tensors.items():
-            if name.endswith(IGNORED):
-                continue
-            if name in tensors:
+            if name in found:
                 raise FileFormatError(f"{file.path}: tensor {name}: got it in two shards, allowed: one")
-            if tensor.dtype in FLOATS:
-                tensors[name] = Tensor(name, FLOATS[tensor.dtype], tensor.shape, _Reader(tensor))
-            else:
-                unsupported[tensor.dtype] += 1
+            if not name.endswith(IGNORED):
+                found[name] = tensor
+    _all_of_the_index(path, found)
+    made: dict[str, Tensor] = {}
+    notes: tuple[str, ...] = ()
+    if quantization:
+        from octavo.weights.quantized import split  # needs NumPy
+
+        made, found, notes = split(path, quantization, found)
+    unsupported = Counter(tensor.dtype for tensor in found.values() if tensor.dtype not in FLOATS)
     if unsupported:
         got = ", ".join(f"{dtype} ({count} tensors)" for dtype, count in sorted(unsupported.items()))
-        raise ModelError(f"{path}: tensor type {got} not supported yet: allowed {', '.join(FLOATS)}")
+        raise ModelError(f"{path}: tensor type {got} not supported here: allowed {', '.join(FLOATS)}")
+    plain = {name: Tensor(name, FLOATS[t.dtype], t.shape, _Reader(t)) for name, t in found.items()}
+    return {**plain, **made}, notes
+
+
+def _all_of_the_index(path: Path, found: Mapping[str, object]) -> None:
     if (path / INDEX).is_file():
         missing = [
-            name for name in _json(path / INDEX)["weight_map"] if name not in tensors and not name.endswith(IGNORED)
+            name for name in _json(path / INDEX)["weight_map"] if name not in found and not name.endswith(IGNORED)
         ]
         if missing:
             raise ModelError(f"{path}: tensor {missing[0]} is in the index and in no shard ({len(missing)} such)")
-    return tensors
 
 
 class _Reader:
@@ -174,9 +185,6 @@ def _config(
     present = {key: value for key, value in raw.items() if value is not None}
     filled = {**COMMON, **DEFAULTS.get(str(raw.get("model_type")), {}), **present}
     read = _convert(file, filled, _Config)
-    if read.quantization_config:
-        method = read.quantization_config.get("quant_method", "unknown")
-        raise ModelError(f"{file}: quantization_config: got {method!r}, allowed: none (not supported yet)")
     said = _convert(path / "generation_config.json", generation, _Generation)
     rope = read.rope_parameters or {}
     heads = read.num_attention_heads
@@ -196,9 +204,10 @@ def _config(
     )
     partial = read.partial_rotary_factor or _positive(file, rope, "partial_rotary_factor", 1.0)
     config["partial_rotary_factor"] = partial if partial != 1.0 else None
-    for key in ("partial_rotary_factor", "rope_parameters", "quantization_config"):
+    for key in ("partial_rotary_factor", "rope_parameters"):
         if config[key] is None:
             del config[key]
+    del config["quantization_config"]  # the tensors are what it says by now
     return config
 
 

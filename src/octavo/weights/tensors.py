@@ -80,3 +80,5 @@ class Checkpoint:
     content_id: bytes
     """32 bytes that change when the model's files do. An identity for caches, not an integrity check: sizes, headers
     and the first bytes of each tensor enter, not every weight."""
+    notes: tuple[str, ...] = ()
+    """What was done to tensors that a quantisation method stored, for the log."""

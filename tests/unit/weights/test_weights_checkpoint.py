@@ -250,7 +250,7 @@ def test_directories_that_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no safetensors file"):
         open_checkpoint(_directory(tmp_path / "none"))
     eight = {"w": ("I64", [1], bytes(8))}
-    with pytest.raises(ModelError, match=r"I64 \(1 tensors\) not supported yet"):
+    with pytest.raises(ModelError, match=r"I64 \(1 tensors\) not supported here"):
         open_checkpoint(_directory(tmp_path / "int", weights=safetensors_bytes(eight)))
     for config, says in (
         ({"model_type": None}, "model_type"),
@@ -258,7 +258,7 @@ def test_directories_that_are_refused(tmp_path: Path) -> None:
         ({"hidden_size": "8"}, "hidden_size"),
         ({"num_attention_heads": True}, "num_attention_heads"),
         ({"head_dim": 0}, "head_dim"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
+        ({"quantization_config": {"quant_method": "hqq"}}, "hqq"),
     ):
         with pytest.raises(ModelError, match=says):
             open_checkpoint(_directory(tmp_path / "bad", config, weights=safetensors_bytes(ONE)))
