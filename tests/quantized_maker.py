@@ -153,7 +153,11 @@ def fp8(
         spread = scales.repeat(height, 0)[:n].repeat(width, 1)[:, :k]
         codes = (w / spread / 100).astype(CODES[kind])
         shown = scales if block or per_row else scales.reshape(())
-        stored: dict[str, tuple[str, NDArray[Any]]] = {"weight": (kind, codes), leaf: ("F32", shown), "input_scale": ("F32", np.ones(1))}
+        stored: dict[str, tuple[str, NDArray[Any]]] = {
+            "weight": (kind, codes),
+            leaf: ("F32", shown),
+            "input_scale": ("F32", np.ones(1)),
+        }
         return stored, (codes.astype(np.float32) * spread).astype(ml_dtypes.bfloat16).astype(np.float32)
 
     return encode
