@@ -1,0 +1,56 @@
+"""The tiny models themselves: made by transformers, saved as a directory and as a GGUF file, asked for logits."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.oracle.variants import BASE, VOCAB, Variant
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+def make(variant: Variant, directory: Path, *, dtype: str = "float32") -> Any:
+    """The transformers model, float32 and in evaluation mode; its checkpoint is written to `directory` in `dtype`.
+
+    Every parameter and correction buffer gets noise: fresh norms and biases are 0 or 1 and would hide a missing term.
+    A checkpoint of fewer bits is read back, so that both sides hold the same numbers.
+    """
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    warnings.filterwarnings("ignore", module="transformers")
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(variant.model_type, **{**BASE, **variant.config})
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().float()
+    with torch.no_grad():
+        buffers = [(name, value) for name, value in model.named_buffers() if "correction" in name]
+        for _, value in [*model.named_parameters(), *buffers]:
+            if value.is_floating_point():
+                value.add_(torch.randn_like(value) * (0.02 if value.dim() < 2 else 0.05))
+        kind = getattr(torch, dtype)
+        for value in model.parameters():
+            value.copy_(value.to(kind).float())
+    model.to(kind).save_pretrained(directory)
+    return model.float()
+
+
+def prompt(length: int, seed: int = 0) -> list[int]:
+    """Random ids, none of the special ones."""
+    return [int(i) for i in np.random.default_rng(seed).integers(3, VOCAB, length)]
+
+
+def oracle_logits(model: Any, ids: Sequence[int]) -> NDArray[np.float32]:
+    """transformers' logits [len(ids), vocab]."""
+    import torch
+
+    with torch.inference_mode():
+        return np.asarray(model(input_ids=torch.tensor([list(ids)])).logits[0].float().numpy())

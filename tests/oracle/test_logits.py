@@ -1,0 +1,90 @@
+"""Logits of every family equal transformers', and each other however they were computed.
+
+Float32 on both sides, so a difference is a wrong term, not a rounding: the reference and the native backend are held to
+`absolute` and `relative` of the variant's row. Formats of fewer bits are held to a share of the logits' spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.oracle.driver import Chunk, Loaded
+from tests.oracle.models import oracle_logits, prompt
+from tests.oracle.variants import VARIANTS
+
+pytest.importorskip("torch", reason="the oracle extra is not installed: torch")
+pytest.importorskip("transformers", reason="the oracle extra is not installed: transformers")
+pytest.importorskip("octavo._native", reason="the native module is not built")
+
+Made = Callable[..., tuple[Any, Path]]
+Figures = list[dict[str, Any]]
+FORMATS: dict[str, tuple[str, dict[str, Any], float]] = {
+    "bfloat16": ("bfloat16", {"dtype": "auto", "quantization": None}, 0.05),
+    "int8": ("bfloat16", {"dtype": "auto", "quantization": "int8"}, 0.05),
+    "int4": ("bfloat16", {"dtype": "auto", "quantization": "int4"}, 0.5),
+}
+"""Execution format -> dtype of the checkpoint, wishes, root of the mean squared error over the logits' spread."""
+
+
+def compare(loaded: Loaded, name: str, model: Any) -> dict[str, float]:
+    """The errors over all the variant's lengths, which are asserted."""
+    variant = VARIANTS[name]
+    absolute = relative = 0.0
+    for slot, length in enumerate(variant.lengths):
+        ids = prompt(length, seed=length)
+        want = oracle_logits(model, ids)
+        got = loaded.chunked(ids, length, slot=slot)
+        error = float(np.abs(got - want).max())
+        absolute, relative = max(absolute, error), max(relative, error / float(want.std()))
+    assert absolute <= variant.absolute, (name, absolute)
+    assert relative <= variant.relative, (name, relative)
+    return {"absolute": absolute, "relative": relative}
+
+
+@pytest.mark.parametrize("backend", ["reference", "native"])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_float32(made: Made, figures: Figures, name: str, backend: str) -> None:
+    model, directory = made(name)
+    loaded = Loaded(directory, backend, max_len=VARIANTS[name].max_len)
+    errors = compare(loaded, name, model)
+    loaded.close()
+    figures.append({"variant": name, "source": "directory", "format": "float32", "backend": backend, **errors})
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_bits_do_not_depend_on_the_schedule(made: Made, name: str) -> None:
+    """Whole, in chunks, after a prefix hit and in a batch: the same bits."""
+    _, directory = made(name)
+    loaded = Loaded(directory, "native", max_len=VARIANTS[name].max_len)
+    ids, other, third = (prompt(length, seed=seed) for seed, length in enumerate((200, 130, 37)))
+    whole = loaded.chunked(ids, len(ids), slot=0)
+    for size in (7, 64):
+        assert (loaded.chunked(ids, size, slot=1) == whole).all(), f"chunks of {size}"
+    loaded.share(0, 2, 128)
+    assert (loaded.chunked(ids, 200, slot=2, start=128) == whole[128:]).all(), "after a prefix hit"
+    loaded.step(Chunk(3, 0, other[:100], 1))
+    rows = loaded.step(Chunk(3, 100, other[100:], 30), Chunk(1, 0, ids, 200), Chunk(2, 0, third, 1))
+    assert (rows[1] == whole).all(), "in a batch"
+    loaded.close()
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_formats_of_fewer_bits(made: Made, figures: Figures, name: str, form: str) -> None:
+    """Execution formats, natively, over one prompt; the oracle holds the same bfloat16 numbers."""
+    dtype, wishes, worst = FORMATS[form]
+    model, directory = made(name, dtype)
+    loaded = Loaded(directory, "native", max_len=VARIANTS[name].max_len, **wishes)
+    ids = prompt(200, seed=200)
+    want = oracle_logits(model, ids)
+    off = loaded.chunked(ids, 200) - want
+    loaded.close()
+    spread = float(want.std())
+    assert np.sqrt((off**2).mean()) <= worst * spread
+    errors = {"absolute": float(np.abs(off).max()), "relative": float(np.abs(off).max()) / spread}
+    figures.append({"variant": name, "source": "directory", "format": form, "backend": "native", **errors})
