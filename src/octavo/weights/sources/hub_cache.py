@@ -1,0 +1,81 @@
+"""The Hugging Face cache, read without its client:
+
+    models--owner--name/refs/main -> a commit;  snapshots/<commit>/file -> a link to ../../blobs/<hash>
+
+A file appears in a snapshot when it was fetched whole.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from octavo.config.folders import cache_base
+from octavo.weights.sources.place import Entry, Wanted, directory_entry, gguf_entries, pick, walk
+
+FOLDER = re.compile(r"models--([A-Za-z0-9][\w.-]*?)--([A-Za-z0-9][\w.-]*)")
+DEPTH = 2
+"""Folders of a repository's own that are looked into."""
+
+
+def cache_folders() -> tuple[Path, ...]:
+    """Where the client keeps repositories, by its own variables."""
+    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        if value := os.environ.get(variable):
+            return (Path(value).expanduser(),)
+    home = os.environ.get("HF_HOME")
+    return ((Path(home).expanduser() if home else cache_base() / "huggingface") / "hub",)
+
+
+@dataclass(frozen=True, slots=True)
+class HubCache:
+    """Of several snapshots the one of `main` counts, else the newest."""
+
+    roots: tuple[Path, ...]
+    key: str = "huggingface"
+    title: str = "the Hugging Face cache"
+    removal: str = "octavo rm --hf {name}"
+
+    def entries(self) -> list[Entry]:
+        found: list[Entry] = []
+        for root in self.roots:
+            for folder in sorted(root.iterdir()) if root.is_dir() else ():
+                name = FOLDER.fullmatch(folder.name)
+                if name is not None and folder.is_dir() and not folder.is_symlink():
+                    found += self._repository(folder, f"{name[1]}/{name[2]}")
+        return found
+
+    def find(self, wanted: Wanted) -> Entry | None:
+        return pick(self.entries(), wanted)
+
+    def _repository(self, folder: Path, repo: str) -> list[Entry]:
+        snapshot = newest_snapshot(folder)
+        if snapshot is None:
+            return []
+        files = {str(path.relative_to(snapshot)): path for path in walk(snapshot, depth=DEPTH, inside=folder)}
+        found = gguf_entries(self.key, repo, files)
+        directory = directory_entry(self.key, repo, snapshot, files)
+        if directory is not None:
+            # A fetch that was cut short may lack any of the files, not only shards: the client must finish it.
+            whole = directory.whole and not any((folder / "blobs").glob("*.incomplete"))
+            found.insert(0, msgspec.structs.replace(directory, whole=whole))
+        return found
+
+
+def newest_snapshot(folder: Path) -> Path | None:
+    """The snapshot of `main`, else the one written last; None where there is none."""
+    try:
+        commit = (folder / "refs" / "main").read_text().strip()
+        if re.fullmatch(r"[0-9a-f]{40}", commit) and (folder / "snapshots" / commit).is_dir():
+            return folder / "snapshots" / commit
+    except (OSError, UnicodeDecodeError):
+        pass
+    try:
+        snapshots = [path for path in (folder / "snapshots").iterdir() if path.is_dir() and not path.is_symlink()]
+    except OSError:
+        return None
+    return max(snapshots, key=lambda path: path.stat().st_mtime, default=None)
