@@ -21,6 +21,8 @@ COMMANDS: dict[str, Command] = {
     "chat": Command("octavo.cli.chat", "MODEL | --url URL", "talk to a model in the terminal"),
     "run": Command("octavo.cli.run", "MODEL [PROMPT]", "answer a prompt, standard input, or a JSONL file"),
     "pull": Command("octavo.cli.pull", "MODEL", "fetch a model ahead of its first use"),
+    "list": Command("octavo.cli.listing", "", "list the models on this machine, Ollama's and LM Studio's too"),
+    "rm": Command("octavo.cli.remove", "MODEL", "delete a model that was fetched"),
     "explain": Command("octavo.cli.explain", "MODEL", "print a model's program, memory and cost of a step"),
     "eval": Command("octavo.cli.evaluate", "perplexity MODEL FILE...", "measure a model on text files"),
     "version": Command("octavo.cli.version", "", "print versions, CPU, instruction set and threads"),

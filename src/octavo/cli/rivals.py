@@ -95,10 +95,9 @@ FLAGS: dict[str, str] = {
 }
 
 COMMANDS: dict[str, str] = {
-    "list": "models are where you keep them; fetched ones in the user's cache (octavo pull prints the path)",
-    "ls": "models are where you keep them; fetched ones in the user's cache (octavo pull prints the path)",
+    "ls": "here it is octavo list",
     "ps": "each server runs one model; see GET /v1/models and /metrics of it",
-    "rm": "delete the file; octavo pull MODEL prints where it is",
+    "remove": "here it is octavo rm MODEL",
     "stop": "press Ctrl-C in the server's terminal, or send it SIGTERM: it drains",
     "create": "not needed: a .gguf file or a Hugging Face directory is served as it is",
     "show": "here it is octavo explain MODEL",

