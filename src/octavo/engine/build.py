@@ -56,7 +56,7 @@ def open_front(args: EngineArgs) -> tuple[EngineArgs, Front]:
     front = Front(
         name=source.name,
         tokenizer_spec=checkpoint.tokenizer_spec,
-        chat_template=checkpoint.chat_template,
+        chat_templates=checkpoint.chat_templates,
         generation_config=checkpoint.generation_config,
     )
     found = msgspec.structs.replace(

@@ -41,7 +41,7 @@ def fake_facts(args: EngineArgs) -> Facts:
 
 def fake_front(args: EngineArgs) -> Front:
     """A byte-level tokenizer that merges next to nothing, and a chat template."""
-    return Front(name=args.model, tokenizer_spec=_tokenizer_spec(), chat_template=CHAT_TEMPLATE)
+    return Front(name=args.model, tokenizer_spec=_tokenizer_spec(), chat_templates={"default": CHAT_TEMPLATE})
 
 
 def _tokenizer_spec() -> dict[str, Any]:

@@ -36,7 +36,8 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     tokenizer_spec: dict[str, Any]
     """For text.Tokenizer.from_spec."""
-    chat_template: str | None = None
+    chat_templates: dict[str, str] = {}
+    """Name -> Jinja source."""
     generation_config: dict[str, Any] = {}
 
 

@@ -13,6 +13,7 @@ from octavo.errors import ConfigError, InvalidRequest
 from octavo.obs.log import get_logger
 from octavo.text.chat import ChatTemplate
 from octavo.text.tokenizer import Tokenizer
+from octavo.text.vocab.cache import TokenizerCache, user_folder
 from octavo.types import SamplingParams
 
 log = get_logger(__name__)
@@ -39,8 +40,8 @@ class ModelFront(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def build(cls, front: Front, args: EngineArgs) -> ModelFront:
         """Raises ConfigError (an unreadable chat template) and ModelError (a tokenizer that cannot be built)."""
-        tokenizer = Tokenizer.from_spec(front.tokenizer_spec)
-        source = front.chat_template
+        tokenizer = Tokenizer.from_spec(front.tokenizer_spec, cache=TokenizerCache(user_folder()))
+        source = front.chat_templates.get("default")
         if args.chat_template is not None:
             try:
                 with open(args.chat_template, encoding="utf-8") as file:

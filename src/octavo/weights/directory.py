@@ -13,11 +13,11 @@ import msgspec
 
 from octavo.errors import FileFormatError, ModelError
 from octavo.weights.family_defaults import COMMON, DEFAULTS
+from octavo.weights.front import directory_templates, directory_vocabulary
 from octavo.weights.safetensors import SafeTensor, SafetensorsFile
 from octavo.weights.tensors import Checkpoint, Tensor
 
 MAX_JSON = 64_000_000
-MAX_TOKENIZER = 256_000_000
 INDEX = "model.safetensors.index.json"
 FLOATS = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
 IGNORED = ("rotary_emb.inv_freq", "attn.masked_bias")
@@ -39,8 +39,8 @@ def open_directory(path: Path) -> Checkpoint:
         path=path,
         config=config,
         tensors=tensors,
-        tokenizer_spec=_tokenizer_spec(path, settings, config),
-        chat_template=_chat_template(path, settings),
+        tokenizer_spec=directory_vocabulary(path, settings, config),
+        chat_templates=directory_templates(path, settings),
         generation_config=generation,
         content_id=_content_id(path, files),
         notes=notes,
@@ -223,39 +223,6 @@ def _scaling(scaling: Mapping[str, Any]) -> dict[str, Any] | None:
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     rest = {key: value for key, value in scaling.items() if key not in ("type", "rope_theta", "partial_rotary_factor")}
     return None if kind == "default" else {**rest, "rope_type": kind}
-
-
-def _tokenizer_spec(path: Path, settings: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    file = path / "tokenizer.json"
-    if not file.is_file():
-        return {"format": "none", "reason": f"{path}: no tokenizer.json in it"}
-    return {
-        "format": "json",
-        "tokenizer_json": _bytes(file, limit=MAX_TOKENIZER),
-        "tokenizer_config": dict(settings),
-        "config": {key: config[key] for key in ("bos_token_id", "eos_token_id")},
-    }
-
-
-def _chat_template(path: Path, settings: Mapping[str, Any]) -> str | None:
-    for name in ("chat_template.jinja", "chat_template.json"):
-        file = path / name
-        if file.is_file() and name.endswith(".jinja"):
-            try:
-                return _bytes(file).decode()
-            except UnicodeDecodeError:
-                raise FileFormatError(f"{file}: got bytes that are not UTF-8, allowed: UTF-8") from None
-        if file.is_file():
-            return _text(_json(file).get("chat_template"))
-    template = settings.get("chat_template")
-    if isinstance(template, list):  # several, each with a name
-        named = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
-        template = named.get("default")
-    return _text(template)
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 def _content_id(path: Path, files: Iterable[SafetensorsFile]) -> bytes:

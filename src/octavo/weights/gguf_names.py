@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.errors import FileFormatError, ModelError, some
+from octavo.weights.front import gguf_templates, gguf_vocabulary
 from octavo.weights.gguf import GGML_TYPES, GGUFArray, GGUFTensor
 from octavo.weights.gguf_architectures import Architecture, architecture
 from octavo.weights.gguf_metadata import Metadata
@@ -33,14 +34,12 @@ def open_gguf(path: Path) -> Checkpoint:
     arch = architecture(name, path, experts=meta.get(".expert_count", int, 0) > 0)
     config = _config(meta, arch)
     tensors = _tensors(file, arch, config)
-    template = meta.get("tokenizer.chat_template", str)
-    tokens = {key: value for key, value in file.metadata.items() if key.startswith("tokenizer.")}
     return Checkpoint(
         path=path,
         config=config,
         tensors=tensors,
-        tokenizer_spec={"format": "gguf", "metadata": tokens, "eos_ids": config["eos_token_id"]},
-        chat_template=template,
+        tokenizer_spec=gguf_vocabulary(file.metadata, config["eos_token_id"]),
+        chat_templates=gguf_templates(file.metadata),
         generation_config={"bos_token_id": config["bos_token_id"], "eos_token_id": config["eos_token_id"]},
         content_id=_content_id(file),
     )

@@ -74,11 +74,17 @@ class Checkpoint:
     config: dict[str, Any]
     tensors: Mapping[str, Tensor]
     tokenizer_spec: dict[str, Any]
-    """Plain data for text.Tokenizer.from_spec: {"format": "gguf", …} or {"format": "json", …}."""
-    chat_template: str | None
+    """Plain data for text.Tokenizer.from_spec: {"format": "gguf", …}, or "json", "sentencepiece", "tekken"."""
+    chat_templates: dict[str, str]
+    """Name -> Jinja source; the one that is used when none is asked for is "default"."""
     generation_config: dict[str, Any]
     content_id: bytes
     """32 bytes that change when the model's files do. An identity for caches, not an integrity check: sizes, headers
     and the first bytes of each tensor enter, not every weight."""
     notes: tuple[str, ...] = ()
     """What was done to tensors that a quantisation method stored, for the log."""
+
+    @property
+    def chat_template(self) -> str | None:
+        """The default one."""
+        return self.chat_templates.get("default")

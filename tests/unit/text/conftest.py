@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from octavo.text.byte_level import byte_of_char
 from octavo.text.tokenizer import Tokenizer
+from octavo.text.vocab.alphabet import byte_of_char
 from tests.models_at_hand import smollm2
 
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.errors import InvalidRequest, ModelError
-from octavo.text.pretokenizers import PRE_TOKENIZERS
 from octavo.text.tokenizer import Tokenizer
+from octavo.text.vocab.pretokenizers import PRE_TOKENIZERS
 from tests.unit.text.conftest import metaspace_json, tiny_metadata
 
 ORACLE = Path(__file__).parents[2] / "data" / "smollm2-135m-instruct-q4_1.json"

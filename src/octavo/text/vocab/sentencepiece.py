@@ -1,0 +1,103 @@
+"""SentencePiece vocabularies, BPE and unigram: Llama 2, Mistral, Gemma; T5.
+
+SentencePiece BPE joins the two neighbours whose union scores highest; the `tokenizers` package joins by rank in a list
+of pairs. So the list is made: every way to cut a piece into two pieces, in order of the piece's score. Unigram is the
+package's own model.
+
+Spaces are ▁ (U+2581), one is put in front of the text where the file says so, runs of spaces become one where it says
+so, and unknown characters fall back to bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from octavo.errors import ModelError
+from octavo.text.vocab.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, Metadata, add_tokens
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Backend
+
+
+def merges(tokens: Sequence[str], scores: Sequence[float], types: Sequence[int]) -> list[tuple[str, str]]:
+    """Pairs in the order in which they join."""
+    ids = {token: i for i, token in enumerate(tokens) if types[i] == NORMAL}
+    order = sorted(ids.values(), key=lambda i: -scores[i])
+    pairs: list[tuple[str, str]] = []
+    for i in order:
+        token = tokens[i]
+        found = [
+            (left, right) for at in range(1, len(token)) if (left := token[:at]) in ids and (right := token[at:]) in ids
+        ]
+        if len(found) > 1:
+            found.sort(key=lambda pair: (ids[pair[0]], ids[pair[1]]))
+        pairs += found
+    return pairs
+
+
+def build_bpe(meta: Metadata) -> Backend:
+    """The tokenizer of `tokenizer.ggml.model` = "llama". Raises ModelError."""
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import models
+
+    tokens, types = meta.vocabulary()
+    pairs: list[Any] = merges(tokens, meta.scores(len(tokens)), types)
+    unknown = meta.id("unknown")
+    name = tokens[unknown] if unknown is not None and unknown < len(tokens) else None
+    if unknown is None and types[0] == UNKNOWN:
+        name = tokens[0]
+    vocab = dict(zip(tokens, range(len(tokens)), strict=True))
+    try:
+        model = models.BPE(vocab=vocab, merges=pairs, unk_token=name, fuse_unk=True, byte_fallback=True)
+    except Exception as error:  # the package raises bare Exception
+        raise ModelError(f"tokenizer.ggml.tokens: {error}") from None
+    backend = Backend(model)
+    _install(meta, backend)
+    add_tokens(backend, tokens, types)
+    return backend
+
+
+def build_unigram(meta: Metadata) -> Backend:
+    """The tokenizer of `tokenizer.ggml.model` = "t5". Raises ModelError."""
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import models
+
+    tokens, types = meta.vocabulary()
+    scores = meta.scores(len(tokens))
+    unknown = meta.id("unknown")
+    if unknown is None:
+        unknown = next((i for i, kind in enumerate(types) if kind == UNKNOWN), None)
+    if unknown is None or unknown >= len(tokens):
+        raise ModelError(f"tokenizer.ggml.unknown_token_id: got {unknown}, allowed: 0 to {len(tokens) - 1}")
+    # What is no text must not be found in text. Scores decide, and these are worse than any path of real pieces.
+    worst = min((score for score, kind in zip(scores, types, strict=True) if kind == NORMAL), default=0.0) - 1000.0
+    vocab = [
+        (token, worst if kind in (CONTROL, UNUSED, BYTE) else score)
+        for token, score, kind in zip(tokens, scores, types, strict=True)
+    ]
+    try:
+        model = models.Unigram(vocab, unk_id=unknown, byte_fallback=BYTE in types)
+    except Exception as error:  # the package raises bare Exception
+        raise ModelError(f"tokenizer.ggml.tokens: {error}") from None
+    backend = Backend(model)
+    _install(meta, backend)
+    add_tokens(backend, tokens, types)
+    return backend
+
+
+def _install(meta: Metadata, backend: Backend) -> None:
+    from tokenizers import Regex, normalizers
+
+    steps: list[Any] = []
+    charsmap = meta.bytes_of("precompiled_charsmap")
+    if charsmap:
+        try:
+            steps.append(normalizers.Precompiled(charsmap))
+        except Exception as error:  # the package raises bare Exception
+            raise ModelError(f"tokenizer.ggml.precompiled_charsmap: {error}") from None
+    if meta.flag("remove_extra_whitespaces", False):
+        steps += [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+    if meta.flag("add_space_prefix", True):
+        steps.append(normalizers.Prepend("▁"))
+    backend.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])
