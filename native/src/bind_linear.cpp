@@ -74,7 +74,7 @@ void run(const Kernels& kernels, const LinearTask& task, Team& team) {
 
 void linear(Team& team, const std::string& isa, const std::string& format, std::int64_t n, std::int64_t k,
             const Bytes& weight, const Bytes& x, std::int64_t rows, MutableBytes out, bool out_bf16, bool accumulate,
-            const std::optional<Numbers>& bias, std::int64_t panel0, std::int64_t panel1) {
+            const std::optional<Numbers>& bias, std::int64_t panel0, std::int64_t panel1, float scale) {
     LinearTask task{};
     task.weight = weight_of(format, n, k, weight);
     task.x = x.data();
@@ -83,6 +83,7 @@ void linear(Team& team, const std::string& isa, const std::string& format, std::
     task.out_type = out_bf16 ? RowType::bf16 : RowType::f32;
     task.out_stride = row_bytes(task.out_type, static_cast<std::size_t>(n));
     task.accumulate = accumulate;
+    task.scale = scale;
     task.row1 = rows;
     task.panel0 = panel0;
     task.panel1 = panel1 < 0 ? static_cast<std::int64_t>(panels_of(static_cast<std::size_t>(n))) : panel1;
@@ -132,7 +133,8 @@ void dequantize_row(Team& team, const std::string& isa, const std::string& forma
 
 void bind_linear(nb::module_& m) {
     m.def("linear", &linear, "team"_a, "isa"_a, "format"_a, "n"_a, "k"_a, "weight"_a, "x"_a, "rows"_a, "out"_a,
-          "out_bf16"_a = false, "accumulate"_a = false, "bias"_a = nb::none(), "panel0"_a = 0, "panel1"_a = -1);
+          "out_bf16"_a = false, "accumulate"_a = false, "bias"_a = nb::none(), "panel0"_a = 0, "panel1"_a = -1,
+          "scale"_a = 1.0f);
     m.def("quantize_rows", &quantize_rows, "team"_a, "isa"_a, "x"_a, "out"_a);
     m.def("dequantize_row", &dequantize_row, "team"_a, "isa"_a, "format"_a, "n"_a, "k"_a, "weight"_a, "column"_a,
           "out"_a);

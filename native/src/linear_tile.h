@@ -12,7 +12,8 @@ inline constexpr int kAhead = 1536;
 
 // ---- output -------------------------------------------------------------------------------------------------------
 
-// Sixteen finished sums of one row: bias, then the buffer's dtype. `columns` < 16 only in the last panel.
+// Sixteen finished sums of one row: bias, scale (1 changes no bit), then the buffer's dtype. `columns` < 16 only in the
+// last panel.
 OCTAVO_INLINE void put(const LinearTask& t, int64_t row, int64_t panel, f32x16 sum) {
     const int64_t column = panel * kPanel;
     const int64_t left = t.weight.n - column;
@@ -20,6 +21,7 @@ OCTAVO_INLINE void put(const LinearTask& t, int64_t row, int64_t panel, f32x16 s
     uint8_t* out = t.out + static_cast<size_t>(row) * t.out_stride;
     if (columns == kPanel) {
         if (t.bias) sum = add(sum, load(t.bias + column));
+        sum = mul(sum, set1(t.scale));
         if (t.out_type == RowType::bf16) {
             store_bf16(reinterpret_cast<uint16_t*>(out) + column, sum);
         } else {
@@ -29,6 +31,7 @@ OCTAVO_INLINE void put(const LinearTask& t, int64_t row, int64_t panel, f32x16 s
         return;
     }
     if (t.bias) sum = add(sum, load_first(t.bias + column, columns));
+    sum = mul(sum, set1(t.scale));
     if (t.out_type == RowType::bf16) {
         store_bf16_first(reinterpret_cast<uint16_t*>(out) + column, sum, columns);
     } else {

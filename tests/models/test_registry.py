@@ -46,7 +46,7 @@ def test_llama_with_biases() -> None:
 
 def test_model_type_stands_in_for_architectures() -> None:
     for kind, name in MODEL_TYPES.items():
-        config = tiny_config(kind)
+        config = {**tiny_config(), "model_type": kind}
         del config["architectures"]
         assert architecture(config) == name
         assert name in MODELS
@@ -67,12 +67,13 @@ def test_model_type_stands_in_for_architectures() -> None:
         ("llama", {"num_key_value_heads": 3}, ["num_key_value_heads", "3", "divisor"]),
         ("llama", {"num_attention_heads": 5, "num_key_value_heads": 5}, ["num_attention_heads", "head_dim"]),
         ("llama", {"head_dim": 15}, ["head_dim", "15", "even"]),
-        ("llama", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, ["rope_type", "yarn", "llama3"]),
-        ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, ["rope_type", "dynamic"]),
+        ("llama", {"rope_scaling": {"rope_type": "xpos", "factor": 4.0}}, ["rope_type", "xpos", "llama3", "yarn"]),
+        ("llama", {"rope_scaling": {"type": "dynamic"}}, ["rope_parameters.factor", "None"]),
+        ("llama", {"rope_scaling": {"type": "longrope", "short_factor": [1.0]}}, ["short_factor", "1 of them", "8"]),
         ("llama", {"rope_parameters": {**LLAMA3_ROPE, "factor": "8"}}, ["rope_parameters.factor", "'8'"]),
         ("llama", {"rope_parameters": {**LLAMA3_ROPE, "low_freq_factor": 5.0}}, ["low_freq_factor", "below 4.0"]),
         ("llama", {"rope_theta": -1}, ["rope_theta", "-1", "positive"]),
-        ("llama", {"partial_rotary_factor": 0.5}, ["partial_rotary_factor", "0.5", "1"]),
+        ("llama", {"partial_rotary_factor": 1.5}, ["partial_rotary_factor", "1.5", "1"]),
         ("llama", {"hidden_size": None}, ["hidden_size", "None"]),
         ("llama", {"num_hidden_layers": 10**9}, ["num_hidden_layers", "4096"]),
         ("llama", {"vocab_size": True}, ["vocab_size", "True"]),

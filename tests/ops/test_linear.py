@@ -65,11 +65,25 @@ def test_bits(team: object, fmt: str, n: int, k: int) -> None:
     x, _ = rows(fmt, (rng.standard_normal((70, k)) * 3).astype(np.float32), team)
     bias = rng.standard_normal(n).astype(np.float32)
     base = rng.standard_normal((70, n)).astype(np.float32)
-    for options in ({}, {"bias": bias, "accumulate": True, "base": base}, {"bias": bias, "out_bf16": True}):
+    for options in (
+        {},
+        {"bias": bias, "accumulate": True, "base": base},
+        {"bias": bias, "out_bf16": True, "scale": 0.22},
+    ):
         want = linear(team, "scalar", weight, x, 70, **options)
         for isa in _native.isas():
             for m in (*range(1, 26), 48, 64, 70):
                 assert (linear(team, isa, weight, x, m, **options) == want[:m]).all(), (isa, m)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_scale_comes_after_the_bias_and_before_the_sum(team: object, fmt: str) -> None:
+    weight, rng = case(fmt, 24, 96)
+    x, _ = rows(fmt, rng.standard_normal((5, 96)).astype(np.float32), team)
+    bias, base = rng.standard_normal(24).astype(np.float32), rng.standard_normal((5, 24)).astype(np.float32)
+    plain = linear(team, "scalar", weight, x, 5, bias=bias)[:, :96].copy().view(np.float32)
+    got = linear(team, "scalar", weight, x, 5, bias=bias, accumulate=True, base=base, scale=0.22)
+    assert (got[:, :96].copy().view(np.float32) == base + plain * np.float32(0.22)).all()
 
 
 @pytest.mark.parametrize("fmt", FORMATS)

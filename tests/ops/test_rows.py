@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from octavo.kernels.reference import rows
+from octavo.program.ir import ACTIVATIONS
 from tests.ops.native_net import ISAS, Net, bf16
 
 WIDTHS = [16, 20, 33, 96, 576, 1000]
@@ -76,19 +79,79 @@ def test_norm_per_head() -> None:
     close(everywhere(make, lambda net: net.write(0, x)), want, "f32")
 
 
+ACTS: dict[str, Callable[[Any], Any]] = {
+    "silu": lambda g: g / (1 + np.exp(-g)),
+    "gelu": lambda g: g * np.vectorize(lambda v: 0.5 * math.erfc(-v / math.sqrt(2)))(g),
+    "gelu_tanh": lambda g: 0.5 * g * (1 + np.tanh(math.sqrt(2 / math.pi) * (g + 0.044715 * g**3))),
+}
+
+
+@pytest.mark.parametrize("fn", ACTS)
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "q8"])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_act(width: int, dtype: str) -> None:
+def test_act(width: int, dtype: str, fn: str) -> None:
     x = (RNG.standard_normal((TOKENS, 2 * width)) * 6).astype(np.float32)
-    x[0, :4] = [-200, -90, 90, 200]
+    x[0, :6] = [-200, -90, 90, 200, 0, -1e-30]
 
     def make(net: Net) -> int:
         a, y = net.buffer("f32", 2 * width), net.buffer(dtype, width)
-        net.op("act", *net.view(a, 0, width=width), *net.view(a, width, width=width), *net.view(y))
+        views = (*net.view(a, 0, width=width), *net.view(a, width, width=width), *net.view(y))
+        net.op("act", *views, ACTIVATIONS.index(fn))
         return y
 
     g, u = x[:, :width].astype(np.float64), x[:, width:].astype(np.float64)
-    close(everywhere(make, lambda net: net.write(0, x)), g / (1 + np.exp(-g)) * u, dtype)
+    got = everywhere(make, lambda net: net.write(0, x))
+    close(got, ACTS[fn](g) * u, dtype)
+    if dtype == "f32":
+        reference = rows.ACTIVATIONS[fn](x[:, :width], x[:, width:])
+        np.testing.assert_allclose(got, reference, rtol=3e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("fn", ["gelu", "silu"])
+def test_an_activations_tail_is_good_in_relative_error(fn: str) -> None:
+    """What lies far below 0 is small, not lost. (gelu_tanh's own formula cancels there.)"""
+    g = np.linspace(-5, 5, 4 * TOKENS * 100, dtype=np.float32).reshape(TOKENS, -1)
+
+    def make(net: Net) -> int:
+        a, one, y = (net.buffer("f32", g.shape[1]) for _ in range(3))
+        net.op("act", *net.view(a), *net.view(one), *net.view(y), ACTIVATIONS.index(fn))
+        return y
+
+    def fill(net: Net) -> None:
+        net.write(0, g)
+        net.write(1, np.ones_like(g))
+
+    np.testing.assert_allclose(everywhere(make, fill), ACTS[fn](g.astype(np.float64)), rtol=2e-6)
+
+
+@pytest.mark.parametrize("softcap", [0.0, 30.0])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_scale(width: int, softcap: float) -> None:
+    x = (RNG.standard_normal((TOKENS, width)) * 20).astype(np.float32)
+    x[0, :6] = [0, 1e-20, -1e4, 1e4, 18.7, -18.8]
+
+    def make(net: Net) -> int:
+        a = net.buffer("f32", width)
+        net.op("scale", *net.view(a), *net.view(a), 0.37, softcap)
+        return a
+
+    y = x.astype(np.float64) * np.float32(0.37)
+    want = softcap * np.tanh(y / softcap) if softcap else y
+    got = everywhere(make, lambda net: net.write(0, x))
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+    np.testing.assert_allclose(got, rows.scale(x, 0.37, softcap=softcap), rtol=1e-6)
+
+
+def test_add_scales_its_second_operand() -> None:
+    x = RNG.standard_normal((TOKENS, 37)).astype(np.float32)
+
+    def make(net: Net) -> int:
+        a = net.buffer("f32", 37)
+        net.op("add", *net.view(a), *net.view(a), *net.view(a), 0.22)
+        return a
+
+    got = everywhere(make, lambda net: net.write(0, x))
+    assert (got == x + x * np.float32(0.22)).all()
 
 
 @pytest.mark.parametrize(("heads", "width", "rotary"), [(3, 64, 64), (2, 20, 20), (2, 80, 32), (1, 256, 256)])
@@ -121,7 +184,7 @@ def test_add_and_cast(dtype: str) -> None:
 
     def make(net: Net) -> int:
         a, b, s, out = net.buffer("f32", 80), net.buffer("bf16", 48), net.buffer("f32", 48), net.buffer(dtype, 48)
-        net.op("add", *net.view(a, 8, 3, 24, 16), *net.view(b), *net.view(s))
+        net.op("add", *net.view(a, 8, 3, 24, 16), *net.view(b), *net.view(s), 1.0)
         net.op("cast", *net.view(s), *net.view(out))
         return out
 
@@ -169,7 +232,7 @@ def test_embed_and_gather() -> None:
 def test_inputs_are_checked() -> None:
     net = Net(max_tokens=4)
     a = net.buffer("f32", 16)
-    net.op("add", *net.view(a), *net.view(a), *net.view(a))
+    net.op("add", *net.view(a), *net.view(a), *net.view(a), 1.0)
     net.forward([2])
     for bad in ({"counts": [5]}, {"counts": [0]}, {"counts": [2], "starts": [63]}, {"counts": [2], "rows": [3]}):
         with pytest.raises(ValueError):
@@ -190,7 +253,7 @@ def test_specs_are_checked() -> None:
 
     refuse("no_such_op", 1)
     refuse("add", 0, 0, 1, 16, 16)
-    refuse("add", *(0, 0, 1, 16, 16), *(0, 8, 1, 16, 16), *(0, 0, 1, 16, 16))
-    refuse("add", *(1, 0, 1, 16, 16), *(0, 0, 1, 16, 16), *(0, 0, 1, 16, 16))
+    refuse("add", *(0, 0, 1, 16, 16), *(0, 8, 1, 16, 16), *(0, 0, 1, 16, 16), 1.0)
+    refuse("add", *(1, 0, 1, 16, 16), *(0, 0, 1, 16, 16), *(0, 0, 1, 16, 16), 1.0)
     refuse("norm", *(0, 0, 1, 16, 16), *(0, 0, 1, 16, 16), 0, 1e-5, 0)
     refuse("gather", 0, 0)

@@ -45,7 +45,7 @@ def test_many_steps_and_threads() -> None:
     a = net.buffer("f32", 16)
     one = net.buffer("f32", 16)
     for _ in range(10):
-        net.op("add", *net.view(a), *net.view(one), *net.view(a))
+        net.op("add", *net.view(a), *net.view(one), *net.view(a), 1.0)
     net.write(a, np.zeros((7, 16)))
     net.write(one, np.ones((7, 16)))
     for i in range(30):

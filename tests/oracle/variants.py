@@ -39,9 +39,9 @@ class Variant:
     """Positions served."""
     gguf: str | None = None
     """llama.cpp's name of the architecture, where the GGUF route is tested too."""
-    absolute: float = 1e-5
+    absolute: float = 2e-5
     """Largest |difference| of a logit in float32."""
-    relative: float = 2e-5
+    relative: float = 5e-5
     """The same over the logits' standard deviation: the tighter of the two for families with small logits."""
 
 
@@ -49,6 +49,16 @@ def rope(kind: str = "default", **more: Any) -> dict[str, Any]:
     """The config keys of a rope kind."""
     return {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, **more}}
 
+
+LONGROPE: Mapping[str, Any] = {
+    "original_max_position_embeddings": 128,
+    **rope(
+        "longrope",
+        short_factor=[1.0 + 0.1 * i for i in range(8)],
+        long_factor=[1.0 + i for i in range(8)],
+        original_max_position_embeddings=128,
+    ),
+}
 
 VARIANTS: Mapping[str, Variant] = {
     "llama": Variant(model_type="llama", family="llama", gguf="llama"),
@@ -61,7 +71,72 @@ VARIANTS: Mapping[str, Variant] = {
             "llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=128
         ),
     ),
+    "llama-linear": Variant(model_type="llama", family="llama", config=rope("linear", factor=4.0)),
+    "llama-dynamic": Variant(
+        model_type="llama", family="llama", config=rope("dynamic", factor=4.0), lengths=(40, 200, 512), max_len=512
+    ),
+    "llama-dynamic-long": Variant(
+        model_type="llama", family="llama", config=rope("dynamic", factor=4.0), lengths=(700,), max_len=700
+    ),
+    "llama-yarn": Variant(
+        model_type="llama",
+        family="llama",
+        config=rope("yarn", factor=4.0, original_max_position_embeddings=128),
+    ),
+    "llama-yarn-mscale": Variant(
+        model_type="llama",
+        family="llama",
+        config=rope(
+            "yarn",
+            factor=4.0,
+            original_max_position_embeddings=128,
+            beta_fast=16.0,
+            beta_slow=2.0,
+            mscale=1.0,
+            mscale_all_dim=0.5,
+            truncate=False,
+        ),
+    ),
     "mistral": Variant(model_type="mistral", family="llama", config={"sliding_window": None, "head_dim": 32}),
     "qwen2": Variant(model_type="qwen2", family="qwen2", gguf="qwen2"),
     "qwen2-tied": Variant(model_type="qwen2", family="qwen2", config={"tie_word_embeddings": True}, gguf="qwen2"),
+    "qwen3": Variant(model_type="qwen3", family="qwen3", config={"head_dim": 32}, gguf="qwen3"),
+    "qwen3-yarn": Variant(
+        model_type="qwen3",
+        family="qwen3",
+        config={"head_dim": 32, **rope("yarn", factor=4.0, original_max_position_embeddings=128)},
+        gguf="qwen3",
+    ),
+    "phi3": Variant(model_type="phi3", family="phi3", config={"original_max_position_embeddings": 512}, gguf="phi3"),
+    "phi3-longrope-short": Variant(
+        model_type="phi3", family="phi3", config=LONGROPE, lengths=(40, 128), max_len=128, gguf="phi3"
+    ),
+    "phi3-longrope-long": Variant(
+        model_type="phi3", family="phi3", config=LONGROPE, lengths=(129, 200, 700), gguf="phi3"
+    ),
+    "phi4-mini": Variant(
+        model_type="phi3",
+        family="phi3",
+        config={
+            "hidden_size": 128,
+            "original_max_position_embeddings": 512,
+            "tie_word_embeddings": True,
+            **rope(partial_rotary_factor=0.75),
+        },
+        gguf="phi3",
+    ),
+    "olmo2": Variant(model_type="olmo2", family="olmo2", gguf="olmo2"),
+    "smollm3": Variant(model_type="smollm3", family="smollm3", gguf="smollm3"),
+    "granite": Variant(
+        model_type="granite",
+        family="granite",
+        config={
+            "embedding_multiplier": 12.0,
+            "logits_scaling": 8.0,
+            "residual_multiplier": 0.22,
+            "attention_multiplier": 0.0625,
+        },
+        gguf="granite",
+    ),
+    "gemma": Variant(model_type="gemma", family="gemma", config={"head_dim": 16}, gguf="gemma"),
 }

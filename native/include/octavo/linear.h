@@ -78,8 +78,9 @@ struct LinearWeight {
     const uint8_t* panels;  // kAlign-aligned, packed_bytes(format, n, k)
 };
 
-// y = x w^T (+ bias); rows [row0, row1) times panels [panel0, panel1). Row r of the input lies at x + r * x_stride in
-// the layout rows_for(weight.format); column c of output row r lies c elements behind out + r * out_stride (bytes).
+// y = (x w^T (+ bias)) * scale; rows [row0, row1) times panels [panel0, panel1). Row r of the input lies at x + r *
+// x_stride in the layout rows_for(weight.format); column c of output row r lies c elements behind out + r * out_stride
+// (bytes).
 struct LinearTask {
     LinearWeight weight;
     const uint8_t* x;
@@ -89,6 +90,7 @@ struct LinearTask {
     RowType out_type;   // f32 or bf16
     bool accumulate;    // f32 only: out = out + y
     const float* bias;  // n numbers, or null
+    float scale;        // of y; 1 for none
     int64_t row0, row1;
     int64_t panel0, panel1;
     uint8_t* scratch;  // kAlign-aligned, linear_scratch_bytes(format, k), one a thread

@@ -95,26 +95,46 @@ void kv_write(const RowOp& op, std::int64_t row, float* scratch, std::int64_t st
     }
 }
 
+using Function = f32x16 (*)(f32x16, f32x16);
+
 // a: gate, b: up.
+template <Function fn>
 void act(const RowOp& op, std::int64_t row, float* scratch, std::int64_t stride) {
     const float* g = read_row(op.a, row, scratch);
     const float* u = read_row(op.b, row, scratch + stride);
     float* y = begin_row(op.out, row, scratch + 2 * stride);
     const std::int32_t n = op.a.heads * op.a.width;
     std::int32_t i = 0;
-    for (; i + 16 <= n; i += 16) store(y + i, silu_mul(load(g + i), load(u + i)));
-    if (i < n) store_first(y + i, silu_mul(load_first(g + i, n - i), load_first(u + i, n - i)), n - i);
+    for (; i + 16 <= n; i += 16) store(y + i, fn(load(g + i), load(u + i)));
+    if (i < n) store_first(y + i, fn(load_first(g + i, n - i), load_first(u + i, n - i)), n - i);
     write_row(op.out, row, y);
 }
 
+// a, b; factor: of b.
 void add_rows(const RowOp& op, std::int64_t row, float* scratch, std::int64_t stride) {
     const float* a = read_row(op.a, row, scratch);
     const float* b = read_row(op.b, row, scratch + stride);
     float* y = begin_row(op.out, row, scratch + 2 * stride);
     const std::int32_t n = op.a.heads * op.a.width;
     std::int32_t i = 0;
-    for (; i + 16 <= n; i += 16) store(y + i, add(load(a + i), load(b + i)));
-    for (; i < n; i++) y[i] = a[i] + b[i];
+    const f32x16 factor = set1(op.factor);
+    for (; i + 16 <= n; i += 16) store(y + i, add(load(a + i), mul(load(b + i), factor)));
+    if (i < n) store_first(y + i, add(load_first(a + i, n - i), mul(load_first(b + i, n - i), factor)), n - i);
+    write_row(op.out, row, y);
+}
+
+// a: x; factor; softcap: 0 for none.
+void scale(const RowOp& op, std::int64_t row, float* scratch, std::int64_t stride) {
+    const float* x = read_row(op.a, row, scratch);
+    float* y = begin_row(op.out, row, scratch + stride);
+    const std::int32_t n = op.a.heads * op.a.width;
+    const f32x16 factor = set1(op.factor), cap = set1(op.softcap);
+    for (std::int32_t i = 0; i < n; i += 16) {
+        const std::int32_t left = n - i < 16 ? n - i : 16;
+        f32x16 v = mul(load_first(x + i, left), factor);
+        if (op.softcap > 0) v = mul(cap, tanh_of(div(v, cap)));
+        store_first(y + i, v, left);
+    }
     write_row(op.out, row, y);
 }
 
@@ -123,6 +143,9 @@ void embed(const RowOp& op, std::int64_t row, float* scratch) {
     dequantize_row(*op.weight, op.index[row], y);
     write_row(op.out, row, y);
 }
+
+using RowKernel = void (*)(const RowOp&, std::int64_t, float*, std::int64_t);
+constexpr RowKernel kActs[] = {act<silu_mul>, act<gelu_mul>, act<gelu_tanh_mul>};  // by RowOp::fn
 
 }  // namespace
 
@@ -137,8 +160,9 @@ void run_rows(const RowOp& op, std::int64_t first, std::int64_t last, float* scr
             case RowKind::norm: norm(op, row, scratch, stride); break;
             case RowKind::rope: rope(op, row, scratch, stride); break;
             case RowKind::kv_write: kv_write(op, row, scratch, stride); break;
-            case RowKind::act: act(op, row, scratch, stride); break;
+            case RowKind::act: kActs[op.fn](op, row, scratch, stride); break;
             case RowKind::add: add_rows(op, row, scratch, stride); break;
+            case RowKind::scale: scale(op, row, scratch, stride); break;
             case RowKind::cast: write_row(op.out, row, read_row(op.a, row, scratch)); break;
             case RowKind::gather: write_row(op.out, row, read_row(op.a, op.index[row], scratch)); break;
         }

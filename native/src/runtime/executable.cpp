@@ -264,7 +264,7 @@ void Executable::profile(bool on) {
 
 std::vector<Executable::Timing> Executable::timings() const {
     std::vector<Timing> out;
-    static const char* const kNames[] = {"embed", "norm", "rope", "kv_write", "act", "add", "cast", "gather"};
+    static const char* const kNames[] = {"embed", "norm", "rope", "kv_write", "act", "add", "scale", "cast", "gather"};
     for (const Stage& s : stages_) {
         std::string name;
         for (const RowOp& op : s.rows)

@@ -15,7 +15,7 @@ void check(bool ok, const char* what) {
 
 bool is_row_op(const std::string& kind) {
     return kind == "embed" || kind == "norm" || kind == "rope" || kind == "kv_write" || kind == "act" ||
-           kind == "add" || kind == "cast" || kind == "gather";
+           kind == "add" || kind == "scale" || kind == "cast" || kind == "gather";
 }
 
 WeightFormat format_of(const std::string& name) {
@@ -223,6 +223,19 @@ private:
             op.b = view(), note();
             op.out = view(), note();
             check(columns_of(op.a) == columns_of(op.b), "act or add: widths");
+            if (kind == "act") {
+                op.fn = static_cast<std::int32_t>(integer());
+                check(op.fn >= 0 && op.fn <= 2, "act: function");
+            } else {
+                op.factor = static_cast<float>(number());
+            }
+        } else if (kind == "scale") {
+            op.kind = RowKind::scale;
+            op.a = view(), note();
+            op.out = view(), note();
+            op.factor = static_cast<float>(number());
+            op.softcap = static_cast<float>(number());
+            check(op.softcap >= 0, "scale: softcap");
         } else {
             op.kind = kind == "cast" ? RowKind::cast : RowKind::gather;
             if (kind == "cast") {
@@ -315,7 +328,7 @@ private:
         widest_ = std::max({widest_, std::int64_t{from.columns}, std::int64_t{to.columns}});
     }
 
-    void push_linear(const View& x, View out, const LinearWeight& w, const float* bias, bool accumulate) {
+    void push_linear(const View& x, View out, const LinearWeight& w, const float* bias, bool accumulate, float scale) {
         const char domain = domain_;
         check(x.dtype == rows_for(w.format), "linear: the activation dtype is not the format's");
         check(x.columns == w.k && columns_of(out) == w.n, "linear: shapes");
@@ -339,6 +352,7 @@ private:
         t.out_type = out.dtype;
         t.accumulate = accumulate;
         t.bias = bias;
+        t.scale = scale;
         s.linear.panels = static_cast<std::int64_t>(panels_of(static_cast<std::size_t>(w.n)));
         s.linear.row_block = static_cast<std::int64_t>(linear_row_block(w.format, static_cast<std::size_t>(w.k)));
         exe_.scratch_bytes_ =
@@ -358,7 +372,8 @@ private:
             next_ = at;
             bias = vector(w.n);
         }
-        push_linear(x, out, w, bias, integer() != 0);
+        const bool accumulate = integer() != 0;
+        push_linear(x, out, w, bias, accumulate, static_cast<float>(number()));
     }
 
     void add_head() {
@@ -368,7 +383,7 @@ private:
               "head: logits are f32[R, vocab]");
         const LinearWeight w = matrix();
         exe_.logits_ = out;
-        push_linear(x, out, w, nullptr, false);
+        push_linear(x, out, w, nullptr, false, 1.0f);
     }
 
     void add_attend() {

@@ -84,6 +84,7 @@ int compare(const char* isa, Linear linear, Quantize quantize) {
                             RowType::f32,
                             false,
                             nullptr,
+                            1.0f,
                             0,
                             static_cast<int64_t>(rows),
                             0,

@@ -17,18 +17,21 @@ OPS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("weight", "weight"),
         ("bias", "weight"),
         ("accumulate", "int"),
+        ("scale", "float"),
     ),
     "norm": (("x", "view"), ("out", "view"), ("weight", "weight"), ("eps", "float"), ("per_head", "int")),
     "rope": (("x", "view"), ("out", "view"), ("cos", "weight"), ("sin", "weight"), ("rotary", "int")),
     "kv_write": (("k", "view"), ("v", "view"), ("group", "int"), ("layer", "int")),
     "attend": (("q", "view"), ("out", "view"), ("group", "int"), ("layer", "int"), ("scale", "float")),
-    "act": (("gate", "view"), ("up", "view"), ("out", "view")),
-    "add": (("a", "view"), ("b", "view"), ("out", "view")),
+    "act": (("gate", "view"), ("up", "view"), ("out", "view"), ("fn", "activation")),
+    "add": (("a", "view"), ("b", "view"), ("out", "view"), ("scale", "float")),
+    "scale": (("x", "view"), ("out", "view"), ("factor", "float"), ("softcap", "float")),
     "gather": (("x", "buffer"), ("out", "buffer")),
     "cast": (("x", "view"), ("out", "view")),
     "head": (("x", "buffer"), ("out", "buffer"), ("weight", "weight")),
 }
-"""kind -> (field, how it is flattened): a view is (buffer, offset, heads, stride, width); an absent weight is -1."""
+"""kind -> (field, how it is flattened): a view is (buffer, offset, heads, stride, width); an absent weight is -1;
+an activation is its place in ir.ACTIVATIONS."""
 
 
 class BackendTable(Struct, frozen=True):

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from octavo.errors import ModelError
-from octavo.program.rope import Llama3Scaling, RopeSpec
 
 Config: TypeAlias = Mapping[str, Any]
 MAX_SIZE = 1 << 24
@@ -36,6 +35,15 @@ def number(config: Config, key: str, default: float | None = None, *, where: str
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
         raise refuse(where + key, value, "a positive number")
     return float(value)
+
+
+def numbers(config: Config, key: str, count: int, *, where: str = "") -> tuple[float, ...]:
+    """`count` finite positive numbers."""
+    values = config.get(key)
+    if not isinstance(values, list) or len(values) != count:
+        got = f"{len(values)} of them" if isinstance(values, list) else values
+        raise refuse(where + key, got, f"a list of {count} numbers")
+    return tuple(number({key: value}, key, where=where) for value in values)
 
 
 def flag(config: Config, key: str, default: bool) -> bool:
@@ -68,33 +76,29 @@ def heads(config: Config, hidden: int) -> tuple[int, int, int]:
     return count, kv, dim
 
 
-def rope(config: Config, rotary: int) -> RopeSpec:
-    """From `rope_parameters`, or from the older `rope_theta` and `rope_scaling`. Kinds: default, llama3."""
-    found = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(found, Mapping):
-        raise refuse("rope_parameters", found, "a table of parameters")
-    for key, value in found.items():
-        if isinstance(value, Mapping):
-            raise refuse(f"rope_parameters.{key}", value, "one set of parameters for all layers")
-    kind = found.get("rope_type") or found.get("type") or "default"
-    theta = number(found, "rope_theta", number(config, "rope_theta", 10000.0), where="rope_parameters.")
-    partial = found.get("partial_rotary_factor", config.get("partial_rotary_factor"))
-    if partial not in (None, 1):
-        raise refuse("partial_rotary_factor", partial, "1")
-    if kind == "default":
-        return RopeSpec(rotary, theta)
-    if kind != "llama3":
-        raise refuse("rope_parameters.rope_type", kind, "'default', 'llama3'")
-    where = "rope_parameters."
-    scaling = Llama3Scaling(
-        factor=number(found, "factor", where=where),
-        low_freq_factor=number(found, "low_freq_factor", where=where),
-        high_freq_factor=number(found, "high_freq_factor", where=where),
-        original_len=integer(found, "original_max_position_embeddings", config.get("original_max_position_embeddings")),
-    )
-    if scaling.low_freq_factor >= scaling.high_freq_factor:
-        raise refuse(where + "low_freq_factor", scaling.low_freq_factor, f"below {scaling.high_freq_factor}")
-    return RopeSpec(rotary, theta, scaling)
+ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+}
+"""What configs call the functions of program/ir.py."""
+
+
+def activation(config: Config, *allowed: str) -> str:
+    """The feed-forward's function, from `hidden_activation` or `hidden_act`: one of `allowed` (program/ir.py's)."""
+    key = "hidden_activation" if config.get("hidden_activation") is not None else "hidden_act"
+    name = config.get(key)
+    if ACTIVATIONS.get(str(name)) not in allowed:
+        raise refuse(key, name, ", ".join(known for known, fn in ACTIVATIONS.items() if fn in allowed))
+    return ACTIVATIONS[str(name)]
+
+
+def norm_offset(config: Config, default: float = 1.0) -> float:
+    """What is added to norm weights at load: `default`, unless a file (GGUF) stores the sum and says 0."""
+    return 0.0 if config.get("norm_offset") == 0 else default
 
 
 def full_attention_only(config: Config, *, switch: bool = True) -> None:

@@ -6,7 +6,7 @@ Source: Touvron et al. 2023, "Llama 2"; the `LlamaForCausalLM` checkpoint layout
 
 from __future__ import annotations
 
-from octavo.models import fields
+from octavo.models import fields, positions
 from octavo.models.fields import Config
 from octavo.nn import Attention, AttentionShape, Build, Embedding, GatedMLP, Head, RMSNorm
 from octavo.program.ir import View
@@ -40,7 +40,7 @@ class LlamaForCausalLM:
             heads=heads,
             kv_heads=kv_heads,
             head_dim=head_dim,
-            rope=fields.rope(config, head_dim),
+            rope=positions.rope(config, head_dim),
             bias=bias,
             out_bias=bias,
         )

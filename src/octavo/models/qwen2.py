@@ -5,7 +5,7 @@ Source: Yang et al. 2024, "Qwen2 technical report"; the `Qwen2ForCausalLM` check
 
 from __future__ import annotations
 
-from octavo.models import fields
+from octavo.models import fields, positions
 from octavo.models.fields import Config
 from octavo.nn import Attention, AttentionShape, Build, Embedding, GatedMLP, Head, RMSNorm
 from octavo.program.ir import View
@@ -34,7 +34,7 @@ class Qwen2ForCausalLM:
         width = fields.integer(config, "hidden_size")
         vocab = fields.integer(config, "vocab_size")
         heads, kv_heads, head_dim = fields.heads(config, width)
-        rope = fields.rope(config, head_dim)
+        rope = positions.rope(config, head_dim)
         shape = AttentionShape(heads=heads, kv_heads=kv_heads, head_dim=head_dim, rope=rope, bias=True)
         count = fields.integer(config, "num_hidden_layers", most=4096)
         group = b.builder.kv_group("full", layers=count, kv_heads=kv_heads, head_dim=head_dim)

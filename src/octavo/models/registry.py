@@ -12,14 +12,26 @@ from octavo.program.builder import Builder
 from octavo.program.ir import Program
 
 MODELS: dict[str, str] = {
+    "GemmaForCausalLM": "octavo.models.gemma:GemmaForCausalLM",
+    "GraniteForCausalLM": "octavo.models.granite:GraniteForCausalLM",
     "LlamaForCausalLM": "octavo.models.llama:LlamaForCausalLM",
     "MistralForCausalLM": "octavo.models.llama:LlamaForCausalLM",
+    "Olmo2ForCausalLM": "octavo.models.olmo2:Olmo2ForCausalLM",
+    "Phi3ForCausalLM": "octavo.models.phi3:Phi3ForCausalLM",
     "Qwen2ForCausalLM": "octavo.models.qwen2:Qwen2ForCausalLM",
+    "Qwen3ForCausalLM": "octavo.models.qwen3:Qwen3ForCausalLM",
+    "SmolLM3ForCausalLM": "octavo.models.smollm3:SmolLM3ForCausalLM",
 }
 MODEL_TYPES: dict[str, str] = {
+    "gemma": "GemmaForCausalLM",
+    "granite": "GraniteForCausalLM",
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
+    "phi3": "Phi3ForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM",
 }
 
 

@@ -2,6 +2,7 @@
 
 from octavo.nn.attention import Attention as Attention
 from octavo.nn.attention import AttentionShape as AttentionShape
+from octavo.nn.attention import QKNorm as QKNorm
 from octavo.nn.build import Build as Build
 from octavo.nn.embedding import Embedding as Embedding
 from octavo.nn.embedding import Head as Head

@@ -24,6 +24,7 @@ from octavo.program.ir import (
     Program,
     Rope,
     Rows,
+    Scale,
     Segment,
     View,
     Weight,
@@ -48,6 +49,7 @@ class Builder:
         self._segments: list[Segment] = []
         self._logits: int | None = None
         self._ignored: set[str] = set()
+        self._reach: list[int] = []
 
     # -- declarations -------------------------------------------------------------------------------------------------
     def buffer(
@@ -63,15 +65,16 @@ class Builder:
         self._declare(Weight(name, "linear", sum(parts.values()), k, _parts(parts)))
         return name
 
-    def vector(self, parts: Mapping[str, int]) -> str:
-        """An f32 vector filled by the tensors of `parts` (name -> elements)."""
+    def vector(self, parts: Mapping[str, int], *, offset: float = 0.0) -> str:
+        """An f32 vector filled by the tensors of `parts` (name -> elements), `offset` added to each element."""
         name = _joined(list(parts))
-        self._declare(Weight(name, "vec", sum(parts.values()), 1, _parts(parts)))
+        self._declare(Weight(name, "vec", sum(parts.values()), 1, _parts(parts), offset))
         return name
 
     def rope_tables(self, spec: RopeSpec) -> tuple[str, str]:
         """Names of the cos and sin tables of `spec`; one pair however often it is asked for."""
-        base = f"rope({spec.rotary}, {spec.theta:g}{'' if spec.scaling is None else ', llama3'})"
+        base = spec.name
+        self._reach.append(spec.reach(self.max_len))
         for which in ("cos", "sin"):
             weight = Weight(f"{base}.{which}", "table", self.max_len, spec.rotary // 2, table=(spec, which))
             self._declare(weight)
@@ -103,9 +106,11 @@ class Builder:
         out = self.buffer(name, self._weights[weight].n, rows=self._rows(x))
         return self._emit(Linear(x, out, weight, bias))
 
-    def norm(self, x: View, weight: str, *, eps: float, name: str, per_head: bool = False) -> View:
-        """RMS norm into a new buffer, or in place where it is per head."""
-        out = x if per_head else self.buffer(name, x.columns, rows=self._rows(x))
+    def norm(
+        self, x: View, weight: str, *, eps: float, name: str, per_head: bool = False, in_place: bool = False
+    ) -> View:
+        """RMS norm into a new buffer; in place where asked for, or where it is per head."""
+        out = x if per_head or in_place else self.buffer(name, x.columns, rows=self._rows(x))
         return self._emit(Norm(x, out, weight, eps, per_head))
 
     def rope(self, x: View, spec: RopeSpec) -> View:
@@ -122,12 +127,17 @@ class Builder:
         self._ops.append(Attend(q, out.split(q.heads), group, layer, scale))
         return out
 
-    def act(self, gate: View, up: View, *, name: str) -> View:
-        return self._emit(Act(gate, up, self.buffer(name, gate.columns, rows=self._rows(gate))))
+    def act(self, gate: View, up: View, *, name: str, fn: str = "silu") -> View:
+        """fn(gate) * up; `fn` is one of ir.ACTIVATIONS."""
+        return self._emit(Act(gate, up, self.buffer(name, gate.columns, rows=self._rows(gate)), fn))
 
-    def add_to(self, stream: View, y: View) -> View:
-        """stream += y."""
-        return self._emit(Add(stream, y, stream))
+    def add_to(self, stream: View, y: View, *, scale: float = 1.0) -> View:
+        """stream += y * scale."""
+        return self._emit(Add(stream, y, stream, scale))
+
+    def scale(self, x: View, factor: float, *, softcap: float = 0.0) -> View:
+        """In place: x *= factor, then softcap * tanh(x / softcap) where there is a softcap."""
+        return x if factor == 1.0 and not softcap else self._emit(Scale(x, x, factor, softcap))
 
     def gather(self, x: View, *, name: str) -> View:
         """The rows whose logits are wanted: [R, width]."""
@@ -152,6 +162,7 @@ class Builder:
             ops=tuple(self._ops),
             segments=tuple(self._segments),
             logits=self._logits,
+            reach=min(self._reach, default=self.max_len),
             ignored=frozenset(self._ignored),
         )
         program.validate()
@@ -169,7 +180,7 @@ class Builder:
     def _rows(self, view: View) -> Rows:
         return self._buffers[view.buffer].rows
 
-    def _emit(self, op: Embed | Linear | Norm | Rope | Act | Add | Gather | Head) -> View:
+    def _emit(self, op: Embed | Linear | Norm | Rope | Act | Add | Scale | Gather | Head) -> View:
         self._ops.append(op)
         return op.out
 

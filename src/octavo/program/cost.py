@@ -92,7 +92,7 @@ def op_cost(spec: ExecutableSpec, op: Op, step: Step) -> Cost:
         one = 2 * group.kv_heads * group.head_dim * KV_ITEMSIZE[group.dtype]
         return Cost(flops=4 * step.visible * op.q.columns, kv=step.seqs * step.context * one, activations=moved)
     columns = writes(op)[0].columns * step.count(spec.buffers[writes(op)[0].buffer].rows)
-    each = {"norm": NORM_FLOPS, "act": ACT_FLOPS, "rope": ROPE_FLOPS, "add": 1}.get(op.kind, 0)
+    each = {"norm": NORM_FLOPS, "act": ACT_FLOPS, "rope": ROPE_FLOPS, "add": 1, "scale": 1}.get(op.kind, 0)
     vectors = 4 * spec.program.weights[op.weight].n if isinstance(op, Norm) else 0
     tables = 8 * step.tokens * (op.rotary // 2) if isinstance(op, Rope) else 0
     return Cost(flops=each * columns, weights=vectors + tables, activations=moved)

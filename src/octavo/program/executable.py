@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from octavo.kernels import OPS
-from octavo.program.ir import Host, Op, Program, Rows, Weight
+from octavo.program.ir import ACTIVATIONS, Host, Op, Program, Rows, Weight
 from octavo.quant.table import FORMATS, GROUP
 
 KV_ITEMSIZE = {"bf16": 2, "f32": 4}
@@ -126,6 +126,12 @@ class ExecutableSpec(Struct, frozen=True):
         """One block of every group (with one group: of the group)."""
         return sum(g.block_bytes for g in self.kv)
 
+    def ropes(self) -> list[str]:
+        """For the log: rope factors that the longest sequence fixes (invariance: they depend on nothing else)."""
+        specs = dict.fromkeys(w.weight.table[0] for w in self.weights if w.weight.table)
+        notes = (spec.note(self.limits.max_len) for spec in specs)
+        return [f"rope {note}" for note in notes if note]
+
     def pieces(self) -> tuple[Piece, ...]:
         """The ops cut at segment borders and at host ops, in order."""
         borders = {first for name, (first, _) in self.segments.items() if name != "layers"}
@@ -201,6 +207,8 @@ def encode(op: Op, index: Mapping[str, int]) -> tuple[object, ...]:
             out.append(value.buffer)
         elif how == "weight":
             out.append(-1 if value is None else index[value])
+        elif how == "activation":
+            out.append(ACTIVATIONS.index(value))
         elif how == "int":
             out.append(int(value))
         else:

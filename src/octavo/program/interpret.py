@@ -33,6 +33,7 @@ from octavo.program.ir import (
     Norm,
     Op,
     Rope,
+    Scale,
     View,
     inner,
 )
@@ -116,6 +117,8 @@ def _load(placed: PlacedWeight, tensors: Mapping[str, SourceTensor], progress: C
         data = tensor.read()
         form = "f32" if placed.format == "vec" else placed.format
         out[at : at + part.rows] = weights.dense_weight(form, tensor.source, data, part.rows, weight.k)
+        if weight.offset:
+            out[at : at + part.rows] += np.float32(weight.offset)
         at += part.rows
         if progress is not None:
             progress(data.nbytes)
@@ -139,10 +142,11 @@ class OpRunner:
         match op:
             case Embed(out=out, weight=w):
                 store.write(out, rows.embed(self._numbers[w], batch.token))
-            case Linear(x=x, out=out, weight=w, bias=bias, accumulate=accumulate):
+            case Linear(x=x, out=out, weight=w, bias=bias, accumulate=accumulate, scale=scale):
                 count = self._rows(x, batch)
                 b = None if bias is None else self._numbers[bias]
                 y = linear.dense(store.numbers(x.buffer, count), self._numbers[w], b)
+                y = rows.scale(y, scale)
                 if accumulate:
                     y = rows.add(store.read(out, count).reshape(count, out.columns), y)
                 store.write(out, y)
@@ -161,13 +165,15 @@ class OpRunner:
                 self._kv_write(op, batch)
             case Attend():
                 self._attend(op, batch)
-            case Act(gate=gate, up=up, out=out):
+            case Act(gate=gate, up=up, out=out, fn=fn):
                 count = self._rows(gate, batch)
-                store.write(out, rows.silu_mul(store.read(gate, count), store.read(up, count)))
-            case Add(a=a, b=b, out=out):
+                store.write(out, rows.ACTIVATIONS[fn](store.read(gate, count), store.read(up, count)))
+            case Add(a=a, b=b, out=out, scale=scale):
                 count = self._rows(a, batch)
-                total = rows.add(*(store.read(v, count).reshape(count, v.columns) for v in (a, b)))
-                store.write(out, total)
+                left, right = (store.read(v, count).reshape(count, v.columns) for v in (a, b))
+                store.write(out, rows.add(left, rows.scale(right, scale)))
+            case Scale(x=x, out=out, factor=factor, softcap=softcap):
+                store.write(out, rows.scale(store.read(x, self._rows(x, batch)), factor, softcap=softcap))
             case Gather(x=x, out=out):
                 store.write(out, rows.gather(store.read(x, len(batch.token)), batch.row))
             case Cast(x=x, out=out):

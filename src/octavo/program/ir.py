@@ -109,6 +109,8 @@ class Weight(Struct, frozen=True):
     n: int
     k: int
     parts: tuple[Part, ...] = ()
+    offset: float = 0.0
+    """Added to every element of a vec at load: norms that checkpoints store as w and compute as 1 + w."""
     table: tuple[RopeSpec, str] | None = None
     """(rope, "cos" or "sin")."""
     lookup: bool = False
@@ -146,7 +148,7 @@ class Embed(Struct, frozen=True):
 
 
 class Linear(Struct, frozen=True):
-    """out = x · weightᵀ + bias; with `accumulate`, out = out + that. x is a whole buffer."""
+    """out = (x · weightᵀ + bias) * scale; with `accumulate`, out = out + that. x is a whole buffer."""
 
     kind: ClassVar[str] = "linear"
     reads: ClassVar[tuple[str, ...]] = ("x",)
@@ -155,6 +157,7 @@ class Linear(Struct, frozen=True):
     weight: str
     bias: str | None = None
     accumulate: bool = False
+    scale: float = 1.0
 
 
 class Norm(Struct, frozen=True):
@@ -204,24 +207,41 @@ class Attend(Struct, frozen=True):
     scale: float
 
 
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
+"""Act.fn, in the native interface's order. gelu is x·Φ(x), gelu_tanh its usual approximation."""
+
+
 class Act(Struct, frozen=True):
-    """silu(gate) * up."""
+    """fn(gate) * up; `fn` is one of ACTIVATIONS."""
 
     kind: ClassVar[str] = "act"
     reads: ClassVar[tuple[str, ...]] = ("gate", "up")
     gate: View
     up: View
     out: View
+    fn: str = "silu"
 
 
 class Add(Struct, frozen=True):
-    """out = a + b; out may be a or b."""
+    """out = a + b * scale; out may be a or b."""
 
     kind: ClassVar[str] = "add"
     reads: ClassVar[tuple[str, ...]] = ("a", "b")
     a: View
     b: View
     out: View
+    scale: float = 1.0
+
+
+class Scale(Struct, frozen=True):
+    """out = x * factor, then `softcap * tanh(that / softcap)` where softcap is above 0; out may be x."""
+
+    kind: ClassVar[str] = "scale"
+    reads: ClassVar[tuple[str, ...]] = ("x",)
+    x: View
+    out: View
+    factor: float
+    softcap: float = 0.0
 
 
 class Gather(Struct, frozen=True):
@@ -252,7 +272,7 @@ class Cast(Struct, frozen=True):
     out: View
 
 
-DeviceOp: TypeAlias = Embed | Linear | Norm | Rope | KVWrite | Attend | Act | Add | Gather | Head | Cast
+DeviceOp: TypeAlias = Embed | Linear | Norm | Rope | KVWrite | Attend | Act | Add | Scale | Gather | Head | Cast
 
 
 class Host(Struct, frozen=True):
@@ -311,7 +331,7 @@ class Program(Struct, frozen=True):
     name: str
     vocab_size: int
     max_len: int
-    """Longest sequence the model supports."""
+    """Longest sequence the config states; what is served unless more is asked for."""
     buffers: tuple[Buffer, ...]
     weights: Mapping[str, Weight]
     groups: tuple[KVGroup, ...]
@@ -319,6 +339,8 @@ class Program(Struct, frozen=True):
     segments: tuple[Segment, ...]
     logits: int
     """The buffer of the head's output."""
+    reach: int = 0
+    """Longest sequence that may be asked for: kinds of rope stretch beyond max_len."""
     ignored: frozenset[str] = frozenset()
     """Tensors that a checkpoint may hold and this model has no use for."""
 
@@ -376,8 +398,12 @@ class Program(Struct, frozen=True):
                 ok = (q.heads, q.width) == (out.heads, out.width) and q.width == self.groups[g].head_dim
                 ok = ok and q.heads % self.groups[g].kv_heads == 0 and 0 <= layer < self.groups[g].layers
                 ok = ok and math.isfinite(scale)
-            case Act(gate=a, up=b, out=out) | Add(a=a, b=b, out=out):
+            case Act(gate=a, up=b, out=out, fn=fn):
+                ok = a.columns == b.columns == out.columns and fn in ACTIVATIONS
+            case Add(a=a, b=b, out=out):
                 ok = a.columns == b.columns == out.columns
+            case Scale(x=x, out=out, factor=factor, softcap=cap):
+                ok = x.columns == out.columns and math.isfinite(factor) and math.isfinite(cap) and cap >= 0
             case Gather(x=x, out=out) | Cast(x=x, out=out):
                 ok = x.columns == out.columns
         assert ok, f"{where}: shapes disagree: {op}"

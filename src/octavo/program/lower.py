@@ -114,7 +114,7 @@ def _fuse_residual(work: _Work) -> None:
         if not plain or rounded or touched or work.buffers[y.buffer].port:
             continue
         assert isinstance(linear, Linear)
-        work.ops[made[0]] = (replace(linear, out=stream, accumulate=True), segment)
+        work.ops[made[0]] = (replace(linear, out=stream, accumulate=True, scale=linear.scale * add.scale), segment)
         dropped.add(j)
     work.ops = [entry for i, entry in enumerate(work.ops) if i not in dropped]
 

@@ -6,78 +6,79 @@ variant and no CPU's instruction set enters the table.
 
 from __future__ import annotations
 
-from decimal import Context, Decimal, localcontext
+import hashlib
+from decimal import Context, localcontext
 from functools import lru_cache
 from typing import TypeAlias
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from octavo.program.rope_kinds import TWO_PI, Plain, Scaling
+
 F32: TypeAlias = NDArray[np.float32]
 F64: TypeAlias = NDArray[np.float64]
 
-_PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494")
-
-
-class Llama3Scaling(Struct, frozen=True):
-    """Llama 3.1's stretch: long wavelengths are slowed by `factor`, short ones kept, between them a linear blend.
-
-    Source: `rope_scaling` of the Llama 3.1 checkpoints. A dimension that turns `turns = original_len * freq / 2π` times
-    over the original length keeps its frequency from `high_freq_factor` turns on, and is divided by `factor` up to
-    `low_freq_factor` turns.
-    """
-
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_len: int
+_PI = TWO_PI / 2
 
 
 class RopeSpec(Struct, frozen=True):
-    """Frequencies theta^(-2i/rotary), i < rotary/2, optionally scaled."""
+    """Frequencies theta^(-2i/rotary), i < rotary/2, or what `scaling` makes of them."""
 
     rotary: int
     theta: float
-    scaling: Llama3Scaling | None = None
+    scaling: Scaling | None = None
 
-    def frequencies(self) -> F64:
-        """[rotary / 2] in radians per position, each rounded to binary32, as checkpoints are trained and run."""
+    @property
+    def name(self) -> str:
+        """One name for one spec, for tables and listings."""
+        if self.scaling is None:
+            return f"rope({self.rotary}, {self.theta:g})"
+        tag = hashlib.blake2b(msgspec.json.encode(self.scaling), digest_size=3).hexdigest()
+        return f"rope({self.rotary}, {self.theta:g}, {self.scaling.__struct_config__.tag} {tag})"
+
+    @property
+    def attention(self) -> float:
+        """By how much cos and sin are multiplied."""
+        return float(getattr(self.scaling, "attention", 1.0))
+
+    def reach(self, trained: int) -> int:
+        """Positions that can be served by a model whose config states `trained`."""
+        stretch = getattr(self.scaling, "reach", None)
+        return max(trained, stretch()) if stretch else trained
+
+    def note(self, length: int) -> str | None:
+        """For the log: which factors serving `length` positions fixes; None where no factor depends on it."""
+        note = getattr(self.scaling, "note", None)
+        return note(length) if note else None
+
+    def frequencies(self, length: int) -> F64:
+        """[rotary / 2] in radians per position where `length` positions are served, each rounded to binary32, as
+        checkpoints are trained and run."""
+        plain = Plain(self.rotary, self.theta, length)
         with localcontext(Context(prec=40)):
-            log_theta = Decimal(self.theta).ln()
-            exact = [(-log_theta * 2 * i / self.rotary).exp() for i in range(self.rotary // 2)]
-            if self.scaling is not None:
-                exact = [_scaled(f, self.scaling) for f in exact]
+            exact = plain.frequencies() if self.scaling is None else self.scaling.frequencies(plain)
             values = [float(f) for f in exact]
         return np.asarray(values, np.float32).astype(np.float64)
 
     def table(self, rows: int) -> tuple[F32, F32]:
-        """cos and sin, f32 [rows, rotary / 2], of position * frequency."""
+        """cos and sin times `attention`, f32 [rows, rotary / 2], of position * frequency, where `rows` are served."""
         return _table(self, rows)
-
-
-def _scaled(freq: Decimal, s: Llama3Scaling) -> Decimal:
-    turns = freq * s.original_len / (2 * _PI)
-    low, high, factor = Decimal(s.low_freq_factor), Decimal(s.high_freq_factor), Decimal(s.factor)
-    if turns >= high:
-        return freq
-    if turns <= low:
-        return freq / factor
-    blend = (turns - low) / (high - low)
-    return (1 - blend) * freq / factor + blend * freq
 
 
 @lru_cache(maxsize=4)
 def _table(spec: RopeSpec, rows: int) -> tuple[F32, F32]:
     """Pure, so the cache is safe; cos and sin are asked for one after the other. Results are read-only."""
-    freq = spec.frequencies()
+    freq, attention = spec.frequencies(rows), spec.attention
     cos = np.empty((rows, len(freq)), np.float32)
     sin = np.empty_like(cos)
     for first in range(0, rows, 4096):  # bounded scratch at 128k positions
         angle = np.arange(first, min(first + 4096, rows), dtype=np.float64)[:, None] * freq[None, :]
         s, c = sin_cos(angle)
-        cos[first : first + len(angle)] = c
-        sin[first : first + len(angle)] = s
+        cos[first : first + len(angle)] = c * attention
+        sin[first : first + len(angle)] = s * attention
     cos.flags.writeable = sin.flags.writeable = False
     return cos, sin
 

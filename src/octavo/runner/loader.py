@@ -73,13 +73,13 @@ def plan_model(args: EngineArgs, checkpoint: Checkpoint, *, machine: Machine | N
     """
     program = build_program(checkpoint.config)
     formats = choose_formats(program, checkpoint.tensors, Wishes(dtype=args.dtype, quantization=args.quantization))
-    wanted = min(args.max_model_len or program.max_len, program.max_len)
+    wanted = min(args.max_model_len or program.max_len, program.reach)
     spec = _lower(args, program, formats, max_len=wanted)
     need = Need(
         weights=spec.weights_bytes,
         buffers=spec.arena_bytes + 4 * args.max_num_seqs * (wanted + spec.limits.max_blocks),
         block=spec.block_bytes,
-        model_len=program.max_len,
+        model_len=program.reach if args.max_model_len else program.max_len,
     )
     memory = plan_memory(args, need, machine or Machine.read())
     if memory.model_len != wanted:
@@ -142,6 +142,8 @@ def load_runner(args: EngineArgs, *, on_progress: Progress | None = None) -> Run
 def _log_plan(planned: Planned) -> None:
     for line in planned.formats.lines:
         log.info("weights: %s", line)
+    for line in planned.spec.ropes():
+        log.info("%s", line)
     for note in planned.spec.notes:
         log.warning("%s", note)
     log.info("memory plan:\n%s", planned.memory.table())

@@ -49,6 +49,7 @@ class NativeBackend:
         for part in placed.weight.parts:
             tensor = tensors[part.tensor]
             dst[at : at + part.rows] = dense_weight("f32", tensor.source, tensor.read(), part.rows, 1).reshape(-1)
+            dst[at : at + part.rows] += np.float32(placed.weight.offset)
             at += part.rows
 
     def _matrix(

@@ -194,7 +194,7 @@ def _config(
     config.update(
         head_dim=read.head_dim or max(read.hidden_size // heads, 1),
         num_key_value_heads=read.num_key_value_heads or heads,
-        rope_theta=float(read.rope_theta or _positive(file, rope, "rope_theta", 10_000.0)),
+        rope_theta=_positive(file, rope, "rope_theta", read.rope_theta or 10_000.0),
         rope_scaling=_scaling(read.rope_scaling or rope),
         attention_bias="model.layers.0.self_attn.q_proj.bias" in tensors,
         mlp_bias="model.layers.0.mlp.up_proj.bias" in tensors,

@@ -18,6 +18,21 @@ COMMON: Mapping[str, Any] = {
 """Of every family. use_sliding_window: a file that has a window and no such key (Mistral) means it."""
 
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "gemma": {
+        "head_dim": 256,
+        "hidden_act": "gelu_pytorch_tanh",
+        "max_position_embeddings": 8192,
+        "tie_word_embeddings": True,
+    },
     "mistral": {"max_position_embeddings": 131072},
+    "olmo2": {"rms_norm_eps": 1e-5},
+    "phi3": {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5},
     "qwen2": {"max_position_embeddings": 32768, "use_sliding_window": False},
+    "qwen3": {"head_dim": 128, "max_position_embeddings": 32768, "use_sliding_window": False},
+    "smollm3": {
+        "max_position_embeddings": 32768,
+        "rope_theta": 2_000_000.0,
+        "tie_word_embeddings": True,
+        "use_sliding_window": False,
+    },
 }

@@ -36,6 +36,11 @@ NEIGHBOURS = {"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}
 i + head_dim / 2. Stem -> the config key that counts its heads."""
 
 
+QK_NORM = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
+FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+"""Read as configuration (gguf_rope.py)."""
+
+
 def _nothing(meta: Metadata) -> dict[str, Any]:
     return {}
 
@@ -50,7 +55,7 @@ class Architecture:
     """Tensors of a layer: `blk.N.<key>.weight` is `model.layers.N.<value>.weight` (and `.bias`)."""
     top: Mapping[str, str] = field(default_factory=lambda: TOP)
     """Tensors outside layers, likewise."""
-    ignored: tuple[str, ...] = ("rope_freqs.weight",)
+    ignored: tuple[str, ...] = FACTORS
     """Tensors that are no weights: read as configuration, or constants."""
     neighbours: Mapping[str, str] = field(default_factory=dict)
     """Layer stems whose rows are moved back to halves: NEIGHBOURS or nothing."""
@@ -76,12 +81,54 @@ class Architecture:
         return int(config[key]) if key and stored.startswith("blk.") else 0
 
 
+def _gemma(meta: Metadata) -> dict[str, Any]:
+    """Files hold 1 + w for the norms."""
+    return {"hidden_act": "gelu_pytorch_tanh", "norm_offset": 0}
+
+
+def _granite(meta: Metadata) -> dict[str, Any]:
+    return {
+        "embedding_multiplier": meta.get(".embedding_scale", float, 1.0),
+        "residual_multiplier": meta.get(".residual_scale", float, 1.0),
+        "attention_multiplier": meta.get(".attention.scale", float, 1.0),
+        "logits_scaling": meta.get(".logit_scale", float, 1.0),
+    }
+
+
 ARCHITECTURES: dict[str, Architecture] = {
+    "gemma": Architecture(model_type="gemma", config=_gemma),
+    "granite": Architecture(model_type="granite", neighbours=NEIGHBOURS, config=_granite),
     "llama": Architecture(model_type="llama", neighbours=NEIGHBOURS),
+    "olmo2": Architecture(
+        model_type="olmo2",
+        layer={
+            "attn_q": "self_attn.q_proj",
+            "attn_k": "self_attn.k_proj",
+            "attn_v": "self_attn.v_proj",
+            "attn_output": "self_attn.o_proj",
+            **QK_NORM,
+            "post_attention_norm": "post_attention_layernorm",
+            "post_ffw_norm": "post_feedforward_layernorm",
+            "ffn_gate": "mlp.gate_proj",
+            "ffn_up": "mlp.up_proj",
+            "ffn_down": "mlp.down_proj",
+        },
+    ),
+    "phi3": Architecture(
+        model_type="phi3",
+        layer={
+            "attn_norm": "input_layernorm",
+            "attn_qkv": "self_attn.qkv_proj",
+            "attn_output": "self_attn.o_proj",
+            "ffn_norm": "post_attention_layernorm",
+            "ffn_up": "mlp.gate_up_proj",
+            "ffn_down": "mlp.down_proj",
+        },
+    ),
     "qwen2": Architecture(model_type="qwen2"),
+    "qwen3": Architecture(model_type="qwen3", layer={**ATTENTION, **MLP, **QK_NORM}),
+    "smollm3": Architecture(model_type="smollm3", neighbours=NEIGHBOURS),
 }
-
-
 WITH_EXPERTS: dict[str, Architecture] = {}
 """Rows of files whose expert_count is above 0."""
 

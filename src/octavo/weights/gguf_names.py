@@ -67,7 +67,7 @@ def _config(meta: Metadata, arch: Architecture) -> dict[str, Any]:
         "hidden_act": "silu",
         "rms_norm_eps": meta.get(".attention.layer_norm_rms_epsilon", float, 1e-6),
         "rope_theta": meta.get(".rope.freq_base", float, 10_000.0),
-        "rope_scaling": rope_scaling(meta, head_dim),
+        "rope_scaling": rope_scaling(meta, rotary),
         "vocab_size": embedding.shape[0],
         "max_position_embeddings": meta.size(".context_length"),
         "tie_word_embeddings": "output.weight" not in tensors,

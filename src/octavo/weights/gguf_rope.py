@@ -7,38 +7,56 @@ import struct
 from typing import Any
 
 from octavo.errors import ModelError
-from octavo.weights.gguf import GGUFTensor
 from octavo.weights.gguf_metadata import Metadata
 
 
-def rope_scaling(meta: Metadata, head_dim: int) -> dict[str, Any] | None:
-    """None where positions are not stretched. Raises FileFormatError, ModelError."""
-    kind = meta.get(".rope.scaling.type", str, "none")
-    factor = meta.get(".rope.scaling.factor", float, meta.get(".rope.scale_linear", float, 1.0))
-    freqs = meta.file.tensors.get("rope_freqs.weight")
-    if freqs is not None:
-        return _llama3(meta, freqs, head_dim)
-    if kind == "none" or factor == 1.0:
-        return None
-    scaling: dict[str, Any] = {"rope_type": kind, "factor": factor}
+def rope_scaling(meta: Metadata, rotary: int) -> dict[str, Any] | None:
+    """None where positions are not stretched; `rotary` columns of a head turn. Raises FileFormatError, ModelError."""
+    tensors = meta.file.tensors
+    if "rope_freqs.weight" in tensors:
+        return _llama3(meta, _factors(meta, "rope_freqs.weight", rotary), rotary)
+    scaling: dict[str, Any] = {}
     original = meta.get(".rope.scaling.original_context_length", int)
     if original is not None:
         scaling["original_max_position_embeddings"] = original
+    attention = meta.get(".rope.scaling.attn_factor", float)
+    if "rope_factors_long.weight" in tensors:
+        if attention is not None:
+            scaling["attention_factor"] = attention
+        return scaling | {
+            "rope_type": "longrope",
+            "short_factor": list(_factors(meta, "rope_factors_short.weight", rotary)),
+            "long_factor": list(_factors(meta, "rope_factors_long.weight", rotary)),
+        }
+    kind = meta.get(".rope.scaling.type", str, "none")
+    factor = meta.get(".rope.scaling.factor", float, meta.get(".rope.scale_linear", float, 1.0))
+    if kind == "none" or factor == 1.0:
+        return None
+    scaling |= {"rope_type": kind, "factor": factor}
+    if kind == "yarn":
+        for key in ("beta_fast", "beta_slow"):
+            scaling[key] = meta.get(f".rope.scaling.yarn_{key}", float)
+        if attention is not None:  # llama.cpp multiplies it by what the factor asks for
+            scaling["attention_factor"] = attention * (1 + 0.1 * math.log(factor))
     return scaling
 
 
-def _llama3(meta: Metadata, tensor: GGUFTensor, head_dim: int) -> dict[str, Any] | None:
+def _factors(meta: Metadata, name: str, rotary: int) -> tuple[float, ...]:
+    tensor, count = meta.file.tensors.get(name), rotary // 2
+    if tensor is None or tensor.type != "F32" or tensor.shape != (count,):
+        got = "nothing" if tensor is None else f"{tensor.type} {tensor.shape}"
+        meta.fail(name, got, f"F32 ({count},)")
+    return struct.unpack(f"<{count}f", tensor.data)
+
+
+def _llama3(meta: Metadata, got: tuple[float, ...], rotary: int) -> dict[str, Any] | None:
     """Finds the parameters whose factors are the stored ones: Llama 3.1 to 3.3 differ in `factor` only."""
-    count = head_dim // 2
-    if tensor.type != "F32" or tensor.shape != (count,):
-        meta.fail("rope_freqs.weight", f"{tensor.type} {tensor.shape}", f"F32 ({count},)")
-    got = struct.unpack(f"<{count}f", tensor.data)
     if all(value == 1.0 for value in got):
         return None
     factor, low, high, original = max(got), 1.0, 4.0, 8192
     theta = meta.get(".rope.freq_base", float, 10_000.0)
     for i, value in enumerate(got):
-        wave = 2 * math.pi * theta ** (2 * i / head_dim)
+        wave = 2 * math.pi * theta ** (2 * i / rotary)
         smooth = min(max((original / wave - low) / (high - low), 0.0), 1.0)
         want = 1 / ((1 - smooth) / factor + smooth)
         if not math.isclose(want, value, rel_tol=1e-4):

@@ -5,6 +5,8 @@ NumPy's row sums are pairwise and its exp is the platform's: this reference judg
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import ml_dtypes
@@ -39,10 +41,41 @@ def rope(x: F32, cos: F32, sin: F32) -> F32:
     return np.concatenate([x0 * c - x1 * s, x0 * s + x1 * c, x[..., 2 * half :]], axis=-1)
 
 
+def scale(x: F32, factor: float, *, softcap: float = 0.0) -> F32:
+    """x * factor, then softcap * tanh(that / softcap) where softcap is above 0. Source: Gemma 2 report (2024), 2."""
+    y = x * np.float32(factor)
+    return np.asarray(np.float32(softcap) * np.tanh(y / np.float32(softcap)) if softcap else y, np.float32)
+
+
+def gelu_mul(gate: F32, up: F32) -> F32:
+    """gate, up [..., n] -> gate Φ(gate) * up, Φ the normal distribution. Source: Hendrycks and Gimpel 2016."""
+    erf = np.vectorize(math.erf, otypes=[np.float64])
+    phi = 0.5 * (1 + erf(gate.astype(np.float64) / math.sqrt(2)))
+    return np.asarray(gate * phi.astype(np.float32) * up, np.float32)
+
+
+def gelu_tanh_mul(gate: F32, up: F32) -> F32:
+    """gate, up [..., n] -> gate / (1 + exp(−2u)) * up, u = √(2/π) (gate + 0.044715 gate³).
+
+    The same as gate * (1 + tanh(u)) / 2 * up. Source: Hendrycks and Gimpel 2016.
+    """
+    twice = gate * (np.float32(2 * math.sqrt(2 / math.pi)) * (np.float32(1) + np.float32(0.044715) * gate * gate))
+    with np.errstate(over="ignore"):
+        return np.asarray(gate / (np.float32(1) + np.exp(-twice)) * up, np.float32)
+
+
 def silu_mul(gate: F32, up: F32) -> F32:
     """gate, up [..., n] -> gate / (1 + exp(−gate)) * up. Source: Shazeer 2020 (SwiGLU)."""
     with np.errstate(over="ignore"):  # exp(−gate) = inf gives 0, which is the limit
         return np.asarray(gate / (np.float32(1) + np.exp(-gate)) * up, np.float32)
+
+
+ACTIVATIONS: Mapping[str, Callable[[F32, F32], F32]] = {
+    "silu": silu_mul,
+    "gelu": gelu_mul,
+    "gelu_tanh": gelu_tanh_mul,
+}
+"""By the name in program/ir.py."""
 
 
 def add(a: F32, b: F32) -> F32:

@@ -1,0 +1,108 @@
+"""A tiny model's directory as a GGUF file with llama.cpp's conventions, written by the `gguf` package and its name map.
+
+What a converter does to a family is a row of FAMILIES: rotary rows as neighbours, 1 added to norms, keys of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.tiny import read_tensors
+
+
+@dataclass(frozen=True)
+class Family:
+    """How the converter treats one architecture."""
+
+    neighbours: bool = False
+    one_plus: bool = False
+    keys: Callable[[Any, Mapping[str, Any]], None] = lambda writer, config: None
+
+
+def _granite(writer: Any, config: Mapping[str, Any]) -> None:
+    writer.add_attention_scale(config["attention_multiplier"])
+    writer.add_embedding_scale(config["embedding_multiplier"])
+    writer.add_residual_scale(config["residual_multiplier"])
+    writer.add_logit_scale(config["logits_scaling"])
+
+
+FAMILIES: Mapping[str, Family] = {
+    "llama": Family(neighbours=True),
+    "granite": Family(neighbours=True, keys=_granite),
+    "smollm3": Family(neighbours=True),
+    "gemma": Family(one_plus=True),
+}
+"""By llama.cpp's name; others are plain."""
+
+
+def write_gguf(directory: Path, arch: str, config: Mapping[str, Any], target: Path) -> Path:
+    """The float32 checkpoint in `directory` as `target`. `config`: config.json's keys, with defaults filled in."""
+    writer = gguf.GGUFWriter(str(target), arch)
+    family = FAMILIES.get(arch, Family())
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_eos_token_id(2)
+    _rope(writer, config, head_dim)
+    family.keys(writer, config)
+    kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
+    names = gguf.get_tensor_name_map(kind, config["num_hidden_layers"])
+    for name, value in read_tensors(directory).items():
+        stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert stored is not None, name
+        if family.neighbours and ".q_proj." in name:
+            value = _neighbours(value, heads)
+        elif family.neighbours and ".k_proj." in name:
+            value = _neighbours(value, kv_heads)
+        elif family.one_plus and name.endswith("norm.weight"):
+            value = value + 1
+        writer.add_tensor(stored, np.ascontiguousarray(value, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return target
+
+
+def _neighbours(value: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+    """Rows i and i + half of each head become 2i and 2i + 1."""
+    halves = value.reshape(heads, 2, value.shape[0] // heads // 2, *value.shape[1:])
+    return halves.swapaxes(1, 2).reshape(value.shape)
+
+
+def _rope(writer: Any, config: Mapping[str, Any], head_dim: int) -> None:
+    rope = config["rope_parameters"]
+    writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
+    writer.add_rope_freq_base(rope["rope_theta"])
+    original = rope.get("original_max_position_embeddings")
+    match rope["rope_type"]:
+        case "yarn":
+            writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+            writer.add_rope_scaling_factor(rope["factor"])
+            writer.add_rope_scaling_orig_ctx_len(original)
+        case "linear":
+            writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+            writer.add_rope_scaling_factor(rope["factor"])
+        case "longrope":
+            scale = config["max_position_embeddings"] / original
+            writer.add_rope_scaling_orig_ctx_len(original)
+            writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(scale) / math.log(original)))
+            for which in ("long", "short"):
+                writer.add_tensor(f"rope_factors_{which}.weight", np.asarray(rope[f"{which}_factor"], np.float32))
