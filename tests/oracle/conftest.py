@@ -38,4 +38,8 @@ def figures() -> Iterator[list[dict[str, Any]]]:
     yield cells
     target = os.environ.get("OCTAVO_ORACLE_JSON")
     if target:
-        Path(target).write_text(json.dumps(cells, indent=1) + "\n")
+        import torch
+        import transformers
+
+        versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+        Path(target).write_text(json.dumps({"versions": versions, "cells": cells}, indent=1) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
 from collections.abc import Sequence
@@ -54,3 +55,18 @@ def oracle_logits(model: Any, ids: Sequence[int]) -> NDArray[np.float32]:
 
     with torch.inference_mode():
         return np.asarray(model(input_ids=torch.tensor([list(ids)])).logits[0].float().numpy())
+
+
+def rounded(model: Any, form: str) -> Any:
+    """A copy of the model whose matrices went through a GGML type (`form`, as "q8_0") and back."""
+    import gguf
+    import torch
+
+    kind = gguf.GGMLQuantizationType[form.upper()]
+    model = copy.deepcopy(model)
+    with torch.no_grad():
+        for value in model.parameters():
+            if value.dim() == 2:
+                stored = gguf.quantize(value.numpy(), kind)
+                value.copy_(torch.from_numpy(gguf.dequantize(stored, kind)))
+    return model

@@ -43,8 +43,9 @@ FAMILIES: Mapping[str, Family] = {
 """By llama.cpp's name; others are plain."""
 
 
-def write_gguf(directory: Path, arch: str, config: Mapping[str, Any], target: Path) -> Path:
-    """The float32 checkpoint in `directory` as `target`. `config`: config.json's keys, with defaults filled in."""
+def write_gguf(directory: Path, arch: str, config: Mapping[str, Any], target: Path, *, form: str = "f32") -> Path:
+    """The float32 checkpoint in `directory` as `target`. `config`: config.json's keys, with defaults filled in.
+    `form`: the GGML type of matrices."""
     writer = gguf.GGUFWriter(str(target), arch)
     family = FAMILIES.get(arch, Family())
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
@@ -73,7 +74,12 @@ def write_gguf(directory: Path, arch: str, config: Mapping[str, Any], target: Pa
             value = _neighbours(value, kv_heads)
         elif family.one_plus and name.endswith("norm.weight"):
             value = value + 1
-        writer.add_tensor(stored, np.ascontiguousarray(value, np.float32))
+        value = np.ascontiguousarray(value, np.float32)
+        if value.ndim == 2 and form != "f32":
+            matrix = gguf.GGMLQuantizationType[form.upper()]
+            writer.add_tensor(stored, gguf.quantize(value, matrix), raw_dtype=matrix)
+        else:
+            writer.add_tensor(stored, value)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -71,7 +71,7 @@ VARIANTS: Mapping[str, Variant] = {
             "llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=128
         ),
     ),
-    "llama-linear": Variant(model_type="llama", family="llama", config=rope("linear", factor=4.0)),
+    "llama-linear": Variant(model_type="llama", family="llama", config=rope("linear", factor=4.0), gguf="llama"),
     "llama-dynamic": Variant(
         model_type="llama", family="llama", config=rope("dynamic", factor=4.0), lengths=(40, 200, 512), max_len=512
     ),
