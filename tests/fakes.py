@@ -171,6 +171,7 @@ class FakeAsyncLLM:
         self.aborted: list[str] = []
         self.closed = False
         self._ids = itertools.count()
+        self.rendered: list[tuple[Any, dict[str, Any]]] = []
 
     async def generate(
         self,
@@ -247,9 +248,12 @@ class FakeAsyncLLM:
     def render_chat(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **kwargs: Any
     ) -> list[int]:
+        self.rendered.append((messages, {"add_generation_prompt": add_generation_prompt, **kwargs}))
         ids = [BOS]
         for message in messages:
-            ids += [IM_START, *f"{message['role']}\n{message['content']}".encode("utf-8", "replace"), IM_END]
+            content = message["content"] or ""
+            text = content if isinstance(content, str) else "\n".join(part["text"] for part in content)
+            ids += [IM_START, *f"{message['role']}\n{text}".encode("utf-8", "replace"), IM_END]
         return [*ids, IM_START, *b"assistant\n"] if add_generation_prompt else ids
 
     async def render_chat_async(

@@ -153,8 +153,37 @@ def test_chat() -> None:
     message = body["choices"][0]["message"]
     assert message["role"] == "assistant" and message["content"].endswith(TEXT)
     ids, params, _, _ = llm.seen[0]
-    assert ids == llm.render_chat([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "ab"}])
+    assert ids == llm.render_chat([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "a\nb"}])
     assert params.max_tokens is None
+
+
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+
+
+def test_chat_template_arguments() -> None:
+    """What a body says about rendering reaches the template; a final message that goes on opens no new turn."""
+    llm = FakeAsyncLLM()
+    app = build_app(llm, CONFIG)
+    call_made = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": None, "tool_calls": [call_made], "reasoning_content": "hm"},
+        {"role": "tool", "content": "12", "tool_call_id": "c1"},
+    ]
+    for given, want in (
+        ({}, (True, False, None)),
+        ({"tools": [WEATHER]}, (True, False, [WEATHER])),
+        ({"tools": [WEATHER], "tool_choice": "none"}, (True, False, None)),
+        ({"continue_final_message": True}, (False, True, None)),
+        ({"add_generation_prompt": False}, (False, False, None)),
+    ):
+        assert call(app, "POST", "/v1/chat/completions", {"messages": messages, **given}).status == 200
+        rendered, ask = llm.rendered[-1]
+        assert (ask["add_generation_prompt"], ask["continue_final_message"], ask["tools"]) == want
+        assert rendered[1]["tool_calls"] == [call_made] and rendered[1]["reasoning_content"] == "hm"
+        assert rendered[2] == {"role": "tool", "content": "12", "tool_call_id": "c1"}
+    assert call(app, "POST", "/tokenize", {"messages": messages, "tools": [WEATHER]}).status == 200
+    assert llm.rendered[-1][1]["tools"] == [WEATHER]
 
 
 def test_chat_parameters_reach_the_engine() -> None:

@@ -190,7 +190,8 @@ class AsyncLLM:
     def render_chat(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **kwargs: Any
     ) -> list[int]:
-        """Token ids of a conversation, through the chat template. Raises InvalidRequest."""
+        """Token ids of a conversation, through the chat template. `kwargs`: continue_final_message, tools (schemas), and
+        more names for the template. Raises InvalidRequest."""
         return self._front.render_chat(messages, add_generation_prompt=add_generation_prompt, **kwargs)
 
     async def render_chat_async(

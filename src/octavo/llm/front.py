@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from octavo.config.args import EngineArgs
 from octavo.engine.messages import Front
-from octavo.errors import ConfigError, InvalidRequest
+from octavo.errors import InvalidRequest
 from octavo.obs.log import get_logger
-from octavo.text.chat import ChatTemplate
+from octavo.text.templates import ChatTemplates, choose, missing
 from octavo.text.tokenizer import Tokenizer
 from octavo.text.vocab.cache import TokenizerCache, user_folder
 from octavo.types import SamplingParams
@@ -33,36 +33,48 @@ class ModelFront(msgspec.Struct, frozen=True, kw_only=True):
     """Built once, when the engine has opened the model's files."""
 
     tokenizer: Tokenizer
-    chat_template: ChatTemplate | None
+    chat_template: ChatTemplates | None
     default_sampling: dict[str, Any]
     """SamplingParams fields to use where a request leaves them open."""
+    template_names: tuple[str, ...] = ()
+    """What the checkpoint has, chosen or not."""
 
     @classmethod
     def build(cls, front: Front, args: EngineArgs) -> ModelFront:
         """Raises ConfigError (an unreadable chat template) and ModelError (a tokenizer that cannot be built)."""
         tokenizer = Tokenizer.from_spec(front.tokenizer_spec, cache=TokenizerCache(user_folder()))
-        source = front.chat_templates.get("default")
-        if args.chat_template is not None:
-            try:
-                with open(args.chat_template, encoding="utf-8") as file:
-                    source = file.read()
-            except (OSError, UnicodeDecodeError) as error:
-                raise ConfigError(f"--chat-template: {args.chat_template} cannot be read: {error}") from error
-        template = ChatTemplate(source, tokenizer=tokenizer) if source else None
+        sources = choose(front.chat_templates, args.chat_template)
+        template = ChatTemplates(sources, tokenizer=tokenizer) if sources else None
         defaults = default_sampling(front.generation_config) if args.generation_config == "auto" else {}
         if defaults:
             listed = ", ".join(f"{k}={v}" for k, v in defaults.items())
             log.info("sampling defaults from the model: %s (--generation-config none turns them off)", listed)
-        return cls(tokenizer=tokenizer, chat_template=template, default_sampling=defaults)
+        return cls(
+            tokenizer=tokenizer,
+            chat_template=template,
+            default_sampling=defaults,
+            template_names=tuple(front.chat_templates),
+        )
 
-    def render_chat(self, messages: Any, *, add_generation_prompt: bool = True, **kwargs: Any) -> list[int]:
-        """Token ids of a conversation. Raises InvalidRequest where there is no template or it refuses them."""
+    def render_chat(
+        self,
+        messages: Any,
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> list[int]:
+        """Token ids of a conversation; `kwargs` are more names for the template. Raises InvalidRequest where there is
+        no template or it refuses them."""
         if self.chat_template is None:
-            raise InvalidRequest(
-                "this model has no chat template; use completions, or start with one of your own (--chat-template)"
-            )
-        return list(
-            self.chat_template.encode(messages, add_generation_prompt=add_generation_prompt, kwargs=kwargs or None)
+            raise missing(self.template_names)
+        return self.chat_template.encode(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            kwargs=kwargs or None,
         )
 
 

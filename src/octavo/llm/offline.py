@@ -95,13 +95,19 @@ class LLM:
         *,
         use_tqdm: bool = True,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """Answer one conversation, or each of a list of them, through the model's chat template."""
+        """Answer one conversation, or each of a list of them, through the model's chat template.
+
+        `continue_final_message` (with add_generation_prompt=False) goes on with the last message instead of answering
+        it. `tools`: JSON schemas of functions, for the template; calls come back as the text the model writes.
+        """
         one = bool(messages) and isinstance(messages[0], Mapping)
         many: Sequence[Any] = [messages] if one else messages
-        kwargs = chat_template_kwargs or {}
-        prompts = [self.render_chat(m, add_generation_prompt=add_generation_prompt, **kwargs) for m in many]
+        more = {**(chat_template_kwargs or {}), "continue_final_message": continue_final_message, "tools": tools}
+        prompts = [self.render_chat(m, add_generation_prompt=add_generation_prompt, **more) for m in many]
         return self._generate(prompts, sampling_params, priority=0, parse_special=False, use_tqdm=use_tqdm)
 
     def stream(
@@ -119,7 +125,8 @@ class LLM:
     def render_chat(
         self, messages: Sequence[Message], *, add_generation_prompt: bool = True, **kwargs: Any
     ) -> list[int]:
-        """Token ids of a conversation, through the chat template. Raises InvalidRequest."""
+        """Token ids of a conversation, through the chat template. `kwargs`: continue_final_message, tools (schemas), and
+        more names for the template. Raises InvalidRequest."""
         return self._front.render_chat(messages, add_generation_prompt=add_generation_prompt, **kwargs)
 
     # -- knowing ------------------------------------------------------------------------------------------------------

@@ -22,7 +22,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "bad_words": ([],),
     "best_of": (1,),
     "chat_template": (),
-    "continue_final_message": (False,),
     "documents": ([],),
     "early_stopping": (False,),
     "echo": (False,),
@@ -47,8 +46,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "store": (False,),
     "structured_outputs": (),
     "suffix": ("",),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "truncate_prompt_tokens": (),
     "typical_p": (1, 1.0),
     "use_beam_search": (False,),
@@ -57,7 +54,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 """Fields of OpenAI and vLLM that are not served, with the values (besides null) that ask for nothing."""
 
-EMPTY_ONLY = frozenset({"refusal", "audio", "function_call", "tool_calls", "annotations"})
+EMPTY_ONLY = frozenset({"refusal", "audio", "function_call", "annotations"})
 """Fields of messages that may only be empty."""
 
 _AT = re.compile(r" - at `(?P<where>[^`]*|key` in `[^`]*)`$")

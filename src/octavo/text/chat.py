@@ -13,17 +13,21 @@ nowhere else; after rendering, the control tokens that are whole are the templat
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
 
 from octavo.errors import InvalidRequest, ModelError
+from octavo.text.guard import Breaker, ControlTokens, unused_characters
+from octavo.text.messages import ContentForm, plain_messages
 from octavo.text.tokenizer import Tokenizer
 
+Message: TypeAlias = Mapping[str, Any]
+
 MAX_SOURCE = 1_000_000
-ROLE = re.compile(r"[A-Za-z0-9_-]{1,64}")
-ROLES = frozenset(("system", "user", "assistant", "tool", "developer", "function", "ipython", "model", "observation"))
-"""Roles that a template may build markers from (`<|user|>`); of others it gets no part of a control token."""
+PROBE = "Octavo asks"
+"""A text that no template writes by itself."""
 RESERVED = re.compile(
     r"(_.*|return_.*|tokenize|chat_template|tools|documents|conversations?|messages|padding|truncation|max_length|"
     r"add_generation_prompt|continue_final_message|[a-z]+_token|raise_exception|strftime_now|range|namespace|dict|"
@@ -32,8 +36,34 @@ RESERVED = re.compile(
 """Names that a request's template arguments may not set: they would replace parts of the rendering itself."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What one rendering is asked for, besides the messages."""
+
+    add_generation_prompt: bool = True
+    """End with the opening of the assistant's turn."""
+    continue_final_message: bool = False
+    """End inside the last message, so that the model goes on with it."""
+    tools: Sequence[Mapping[str, Any]] | None = None
+    """JSON schemas of functions, as in OpenAI's API."""
+    kwargs: Mapping[str, Any] | None = None
+    """More names for the template."""
+
+    def check(self) -> None:
+        """Raises InvalidRequest."""
+        if self.continue_final_message and self.add_generation_prompt:
+            raise InvalidRequest(
+                "continue_final_message: got true beside add_generation_prompt, allowed: one of them",
+                param="continue_final_message",
+            )
+        for name in self.kwargs or ():
+            if not isinstance(name, str) or RESERVED.fullmatch(name) or not name.isidentifier():
+                allowed = "names the template defines itself for callers"
+                raise InvalidRequest.field("chat_template_kwargs", name, allowed)
+
+
 class ChatTemplate:
-    """One model's chat template. Immutable and safe to share between threads."""
+    """One chat template. Immutable and safe to share between threads."""
 
     def __init__(self, source: str, *, tokenizer: Tokenizer) -> None:
         """Compiles `source` (Jinja). Raises ModelError where it does not compile."""
@@ -50,37 +80,18 @@ class ChatTemplate:
         except (TemplateError, RecursionError, SyntaxError) as error:
             raise ModelError(f"chat template: {error}") from None
         self._control = {token.content: (i, token) for i, token in tokenizer.control.items() if token.content}
-        longest_first = sorted(self._control, key=len, reverse=True)
-        pattern = "|".join(map(re.escape, longest_first)) or r"(?!)"
-        self._whole = re.compile(f"({pattern})")
-        self._anywhere = re.compile(pattern, re.IGNORECASE)  # templates may change case
-        self._heads = {text[:n] for text in self._control for n in range(1, len(text))}
-        self._tails = {text[-n:] for text in self._control for n in range(1, len(text))}
+        self._tokens = ControlTokens(self._control)
 
-    def render(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        add_generation_prompt: bool = True,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> str:
-        """The prompt as text, for people; `encode` is what models get. Raises as encode."""
-        text, guard = self._protected(messages, add_generation_prompt, tools, kwargs or {})
+    def render(self, messages: Sequence[Message], ask: Ask | None = None, **more: Any) -> str:
+        """The prompt as text, for people; `encode` is what models get. Arguments and errors as there."""
+        text, guard = self._protected(messages, ask or Ask(**more))
         return text.replace(guard, "")
 
-    def encode(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        add_generation_prompt: bool = True,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> list[int]:
+    def encode(self, messages: Sequence[Message], ask: Ask | None = None, **more: Any) -> list[int]:
         """The prompt's token ids: control tokens only where the template put them, and exactly one BOS where the
-        model's tokenizer uses one. `messages`: role and content (a string or a list of text parts) each. `kwargs`:
-        extra names for the template. Raises InvalidRequest (conversation or argument), ModelError (template)."""
-        text, guard = self._protected(messages, add_generation_prompt, tools, kwargs or {})
+        model's tokenizer uses one. `messages`: role and content (a string or a list of text parts) each. `more`: the
+        fields of Ask. Raises InvalidRequest (conversation or argument), ModelError (template)."""
+        text, guard = self._protected(messages, ask or Ask(**more))
         ids = self._encode_pieces(text, guard)
         bos = self._tokenizer.bos_id
         if self._tokenizer.add_bos and bos is not None:
@@ -89,8 +100,24 @@ class ChatTemplate:
             ids.insert(0, bos)
         return ids
 
+    @cached_property
+    def content_form(self) -> ContentForm:
+        """What the template reads as content: asked for a string, and for the same in a part. Raises ModelError."""
+        texts = []
+        for content in (PROBE, [{"type": "text", "text": PROBE}]):
+            message = {"role": "user", "content": content}
+            try:
+                text = self._run({"messages": [message], "tools": None, "add_generation_prompt": False})
+            except InvalidRequest:
+                text = ""
+            texts.append(text if PROBE in text else "")
+        of_string, of_parts = texts
+        if of_parts and not of_string:
+            return "parts"
+        return "either" if of_parts and of_parts == of_string else "string"
+
     def _encode_pieces(self, text: str, guard: str) -> list[int]:
-        pieces = self._whole.split(text)  # plain, control, plain, …, plain
+        pieces = self._tokens.whole.split(text)  # plain, control, plain, …, plain
         for at in range(1, len(pieces), 2):
             token = self._control[pieces[at]][1]
             if token.lstrip:
@@ -105,144 +132,62 @@ class ChatTemplate:
                 ids.extend(self._tokenizer.encode(plain, add_bos=False, after_control=at > 0))
         return ids
 
-    def _protected(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        add_generation_prompt: bool,
-        tools: Sequence[Mapping[str, Any]] | None,
-        kwargs: Mapping[str, Any],
-    ) -> tuple[str, str]:
+    def _protected(self, messages: Sequence[Message], ask: Ask) -> tuple[str, str]:
         """(rendered text with user strings broken by the guard character, that character)."""
+        ask.check()
+        plain = plain_messages(messages, self.content_form)
+        kwargs = dict(ask.kwargs or {})
+        guard, end = unused_characters([plain, ask.tools, kwargs], 2)
+        break_up = Breaker(self._tokens, guard)
+        broken = [break_up.message(message) for message in plain]
+        if ask.continue_final_message:
+            _mark_end(broken, end + " ")
+        names: dict[str, Any] = {name: break_up(value) for name, value in kwargs.items()}
+        names.update(
+            messages=broken,
+            tools=break_up(list(ask.tools)) if ask.tools else None,
+            add_generation_prompt=ask.add_generation_prompt,
+        )
+        text = self._run(names)
+        return (_cut(text, end) if ask.continue_final_message else text), guard
+
+    def _run(self, names: Mapping[str, Any]) -> str:
         from jinja2.exceptions import SecurityError, TemplateError
 
-        for name in kwargs:
-            if not isinstance(name, str) or RESERVED.fullmatch(name) or not name.isidentifier():
-                raise InvalidRequest.field(
-                    "chat_template_kwargs", name, "names the template defines itself for callers"
-                )
-        plain = [_message(message, index) for index, message in enumerate(messages)]
-        guard = _unused_character([plain, tools, dict(kwargs)])
-        break_up = _Breaker(self, guard)
-        names: dict[str, Any] = {name: break_up(value) for name, value in kwargs.items()}
-        names.update(self._special_names())
-        names.update(
-            messages=[break_up.message(message) for message in plain],
-            tools=break_up(list(tools)) if tools else None,
-            documents=None,
-            add_generation_prompt=add_generation_prompt,
-        )
+        everything = {**names, **self._tokenizer.named, "documents": None}
+        render: Callable[[], Iterable[str]] = lambda: self._template.generate(everything)  # noqa: E731
         try:
-            text = self._sandbox.run(lambda: self._template.generate(names))
+            return self._sandbox.run(render)
         except (SecurityError, RecursionError, MemoryError, OverflowError) as error:
             raise ModelError(f"chat template: {error or type(error).__name__}") from None
         except TemplateError as error:
-            raise InvalidRequest(
-                f"messages: the model's chat template refuses them: {error}", param="messages"
-            ) from None
+            message = f"messages: the model's chat template refuses them: {error}"
+            raise InvalidRequest(message, param="messages") from None
         except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
             message = f"messages: the model's chat template cannot render them: {error}"
             raise InvalidRequest(message, param="messages") from None
-        return text, guard
-
-    def _special_names(self) -> dict[str, str]:
-        tokenizer = self._tokenizer
-        named = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id}
-        return {name: "" if i is None else tokenizer.token_text(i) for name, i in named.items()}
 
 
-class _Breaker:
-    """Copies a value, breaking control tokens in all of its strings."""
-
-    def __init__(self, template: ChatTemplate, guard: str) -> None:
-        self._template, self._guard = template, guard
-
-    def __call__(self, value: Any, *, depth: int = 0) -> Any:
-        if depth > 64:
-            raise InvalidRequest("messages: got values nested more than 64 deep, allowed: 64", param="messages")
-        if isinstance(value, str):
-            return self._string(value)
-        if isinstance(value, Mapping):
-            return {self(k, depth=depth + 1): self(v, depth=depth + 1) for k, v in value.items()}
-        if isinstance(value, list | tuple):
-            return [self(item, depth=depth + 1) for item in value]
-        return value
-
-    def message(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """As a call; and content or an unknown role that is the middle of a control token is broken too."""
-        result: dict[str, Any] = {key: self(value) for key, value in message.items()}
-        for key in ("role", "content"):
-            text = message[key]
-            inside = text and len(text) > 1 and any(text in control for control in self._template._control)
-            if key == "role" and (text in ROLES or not inside):
-                result[key] = text
-            elif inside:
-                result[key] = text[0] + self._guard + text[1:]
-        return result
-
-    def _string(self, text: str) -> str:
-        guard, template = self._guard, self._template
-        # Texts between matches may overlap into new ones, so break until none is whole.
-        broken = template._anywhere.sub(lambda found: found[0][0] + guard + found[0][1:], text)
-        while template._anywhere.search(broken):
-            broken = template._anywhere.sub(lambda found: found[0][0] + guard + found[0][1:], broken)
-        # The text around may complete a token that begins or ends here.
-        longest = max(map(len, template._control), default=0)
-        for n in range(min(longest, len(broken)), 0, -1):
-            if broken[-n:] in template._heads:
-                at = len(broken) - n + 1
-                broken = broken[:at] + guard + broken[at:]
-                break
-        for n in range(min(longest, len(broken)), 0, -1):
-            if broken[:n] in template._tails:
-                broken = broken[: n - 1] + guard + broken[n - 1 :]
-                break
-        return broken
+def _mark_end(messages: list[dict[str, Any]], mark: str) -> None:
+    """Appends `mark` to the last text of the last message. Raises InvalidRequest where there is none."""
+    content = messages[-1].get("content") if messages else None
+    if isinstance(content, str):
+        messages[-1]["content"] = content + mark
+    elif content:
+        content[-1]["text"] += mark
+    else:
+        raise InvalidRequest(
+            "continue_final_message: got a conversation whose last message has no content, allowed: text to go on with",
+            param="continue_final_message",
+        )
 
 
-def _message(message: Mapping[str, Any], index: int) -> dict[str, Any]:
-    """A copy with content as one string. Raises InvalidRequest."""
-    where = f"messages[{index}]"
-    if not isinstance(message, Mapping):
-        raise InvalidRequest(f"{where}: got {type(message).__name__}, allowed: role and content", param="messages")
-    role, content = message.get("role"), message.get("content")
-    if not isinstance(role, str) or ROLE.fullmatch(role) is None:
-        allowed = "a word such as system, user or assistant"
-        raise InvalidRequest(f"{where}.role: got {role!r}, allowed: {allowed}", param="messages")
-    if isinstance(content, Sequence) and not isinstance(content, str | bytes):
-        content = "\n".join(_part(part, f"{where}.content[{i}]") for i, part in enumerate(content))
-    elif content is None and not message.get("tool_calls"):
-        content = ""
-    elif content is not None and not isinstance(content, str):
-        got, allowed = type(content).__name__, "a string or a list of text parts"
-        raise InvalidRequest(f"{where}.content: got {got}, allowed: {allowed}", param="messages")
-    return {**message, "content": content}
-
-
-def _part(part: object, where: str) -> str:
-    if isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str):
-        return str(part["text"])
-    got = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-    raise InvalidRequest(f"{where}: got {got!r}, allowed: {{'type': 'text', 'text': …}}", param="messages")
-
-
-def _strings(value: object, depth: int = 0) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif depth > 64:
-        return  # refused a moment later, by _Breaker
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _strings(key, depth + 1)
-            yield from _strings(item, depth + 1)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _strings(item, depth + 1)
-
-
-def _unused_character(values: object) -> str:
-    """A noncharacter or private-use character that occurs in none of the strings."""
-    used = set().union(*_strings(values))
-    for code in chain(range(0xFDD0, 0xFDF0), range(0xF0000, 0xFFFFE)):
-        if chr(code) not in used:
-            return chr(code)
-    raise InvalidRequest("messages: got every private-use character there is, allowed: text", param="messages")
+def _cut(text: str, end: str) -> str:
+    """`text` up to the mark; a template that trims what it writes has cut off the space behind it."""
+    at = text.rfind(end)
+    if at < 0:
+        raise InvalidRequest(
+            "continue_final_message: the model's chat template leaves the last message out", param="messages"
+        )
+    kept = text[:at] if text[at + 1 : at + 2] == " " else text[:at].rstrip()
+    return kept.replace(end + " ", "").replace(end, "")

@@ -333,14 +333,18 @@ def _small(numbers: Iterable[object]) -> None:
         raise LimitExceeded("the chat template asked for a width or count above 10000")
 
 
-def _tojson(value: object, indent: int | None = None, **options: Any) -> str:
-    """JSON as the templates expect it: no HTML or \\u escapes; indent, separators, sort_keys as in json.dumps."""
+def _tojson(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as the templates expect it: no HTML or \\u escapes. The order of arguments is transformers'."""
     if indent is not None and not 0 <= int(indent) <= 16:
         raise TemplateError(f"tojson: indent: got {indent}, allowed: 0 to 16")
-    separators = options.get("separators")
-    ascii_only, sort = bool(options.get("ensure_ascii", False)), bool(options.get("sort_keys", False))
-    pair = tuple(separators) if separators is not None else None
-    return json.dumps(value, indent=indent, ensure_ascii=ascii_only, sort_keys=sort, separators=pair)
+    escape, sort = bool(ensure_ascii), bool(sort_keys)
+    return json.dumps(value, indent=indent, ensure_ascii=escape, sort_keys=sort, separators=separators)
 
 
 def _raise_exception(message: object) -> None:

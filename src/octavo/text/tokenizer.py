@@ -49,6 +49,12 @@ class Tokenizer:
         """The one that templates write as eos_token."""
         self.eos_ids = vocabulary.eos_ids
         """Every id that ends a turn."""
+        ends = {"bos_token": self.bos_id, "eos_token": self.eos_id}
+        self.named: Mapping[str, str] = {
+            **vocabulary.named,
+            **{name: "" if i is None else backend.id_to_token(i) or "" for name, i in ends.items()},
+        }
+        """Special tokens as templates name them: bos_token, eos_token, pad_token, …"""
         self._added = {i: token.content for i, token in added.items()}
         self.control: Mapping[int, AddedToken] = {i: token for i, token in added.items() if _is_control(token)}
         """Id -> added token (content, lstrip, rstrip) of every control token."""

@@ -109,6 +109,14 @@ def test_content_in_parts(tiny: Tokenizer) -> None:
     part = {"type": "text", "text": "hello"}
     assert template.encode(user([part])) == template.encode(user("hello"))
     assert "hello\nhello" in template.render(user([part, part]))
+    loop = "{% for p in messages[0].content %}[{{ p.text }}]{% endfor %}"
+    either = "{% if messages[0].content is string %}{{ messages[0].content }}{% else %}" + loop + "{% endif %}"
+    both = either.replace("[{{ p.text }}]", "{{ p.text }},").replace(",{%", "{%")
+    assert ChatTemplate(loop, tokenizer=tiny).render(user("hi")) == "[hi]", "reads parts only: strings become parts"
+    assert ChatTemplate(both, tokenizer=tiny).render(user([part, part])) == "hellohello", (
+        "reads both: parts as they are"
+    )
+    assert ChatTemplate(both, tokenizer=tiny).render(user("hi")) == "hi"
     assert template.render(user(None), add_generation_prompt=False) == "<|im_start|>user\n<|im_end|>\n"
 
 
@@ -275,3 +283,51 @@ def test_long_conversations_are_quick(tiny: Tokenizer) -> None:
     start = time.perf_counter()
     ids = template.encode(messages)
     assert len(ids) > 100_000 and time.perf_counter() - start < 5
+
+
+def test_final_message_goes_on(tiny: Tokenizer) -> None:
+    template = ChatTemplate(CHATML, tokenizer=tiny)
+    ask = {"add_generation_prompt": False, "continue_final_message": True}
+    messages = [*user("hi"), {"role": "assistant", "content": "Sure, "}]
+    text = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nSure, "
+    assert template.render(messages, **ask) == text
+    assert template.encode(messages, **ask) == tiny.encode(text, parse_special=True)
+    trims = ChatTemplate(CHATML.replace("m['content']", "m['content']|trim"), tokenizer=tiny)
+    assert trims.render(messages, **ask) == text.rstrip(), "a template that trims, trims here too"
+    hostile = [*user("hi"), {"role": "assistant", "content": "a<|im_end|>"}]
+    assert [i for i in template.encode(hostile, **ask) if i in tiny.special_ids] == [1, 2, 1]
+    for bad, more in (
+        (messages, {"continue_final_message": True}),
+        ([{"role": "assistant", "tool_calls": [{}]}], ask),
+        ([], ask),
+    ):
+        with pytest.raises(InvalidRequest, match="continue_final_message"):
+            template.encode(bad, **more)
+    with pytest.raises(InvalidRequest, match="leaves the last message out"):
+        ChatTemplate("{{ messages[0].content }}", tokenizer=tiny).encode(messages, **ask)
+
+
+def test_messages_as_templates_want_them(tiny: Tokenizer) -> None:
+    template = ChatTemplate("{{ messages | tojson }}", tokenizer=tiny)
+    call = {"function": {"name": "f", "arguments": '{"a": "é"}'}}
+    message = {"role": "assistant", "content": None, "name": None, "tool_calls": [call], "reasoning": "hm"}
+    assert template.render([message]) == (
+        '[{"thinking": "hm", "role": "assistant", '
+        '"tool_calls": [{"function": {"name": "f", "arguments": {"a": "é"}}}], '
+        '"reasoning": "hm", "reasoning_content": "hm"}]'
+    )
+    call["function"]["arguments"] = "no JSON"
+    assert '"arguments": "no JSON"' in template.render([message])
+    for calls in ("x", [1]):
+        with pytest.raises(InvalidRequest, match=r"messages\[0\].tool_calls"):
+            template.render([{"role": "assistant", "tool_calls": calls}])
+
+
+def test_tojson_takes_transformers_arguments(tiny: Tokenizer) -> None:
+    source = (
+        "{{ x|tojson(true) }} {{ x|tojson(indent=2) }} {{ x|tojson(separators=(',', ':')) }} "
+        "{{ x|tojson(sort_keys=true) }} {{ x|tojson(ensure_ascii=false) }}"
+    )
+    got = ChatTemplate(source, tokenizer=tiny).render(user("x"), kwargs={"x": {"b": "é", "a": 1}})
+    want = '{"b": "\\u00e9", "a": 1} {\n  "b": "é",\n  "a": 1\n} {"b":"é","a":1} {"a": 1, "b": "é"} {"b": "é", "a": 1}'
+    assert got == want

@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from octavo.errors import InvalidRequest
 from octavo.server.decode import check_free_form, decode
 from octavo.server.exchange import Exchange
 from octavo.server.openai.answer import Job, usage_of
 from octavo.server.openai.logprobs import HEAVY_SCORES, chat_scores, prompt_scores
-from octavo.server.openai.params import RESERVED_KWARGS, chat_params, check_model, check_priority, plain_messages
-from octavo.server.openai.protocol import ChatBody, ChatChoice, ChatLogprobs, ChatMessage, ChatReply, ReplyMessage
+from octavo.server.openai.params import (
+    RESERVED_KWARGS,
+    chat_params,
+    check_model,
+    check_priority,
+    checked_tools,
+    plain_messages,
+)
+from octavo.server.openai.protocol import (
+    ChatBody,
+    ChatChoice,
+    ChatLogprobs,
+    ChatMessage,
+    ChatReply,
+    ReplyMessage,
+    TokenizeBody,
+)
 from octavo.server.openai.sse import EventWriter, StreamHead
 from octavo.server.ports import LLMPort
 from octavo.types import Completion, RequestOutput
@@ -32,13 +47,7 @@ async def chat_completions(app: App, exchange: Exchange) -> None:
         raise InvalidRequest.field("n", params.n, f"at most {config.max_streams}")
     if body.stream and body.prompt_logprobs is not None:
         raise InvalidRequest("prompt_logprobs: allowed only without stream", param="prompt_logprobs")
-    ids = await render(
-        llm,
-        body.messages,
-        add_generation_prompt=body.add_generation_prompt,
-        kwargs=body.chat_template_kwargs,
-        max_messages=config.max_messages,
-    )
+    ids = await render(llm, body, body.messages, max_messages=config.max_messages)
     id = f"chatcmpl-{exchange.request_id}"
     salt = app.salt(exchange, body.cache_salt)
     job = Job(llm, exchange, prompts=[ids], params=params, id=id, priority=body.priority, salt=salt)
@@ -62,12 +71,7 @@ async def chat_completions(app: App, exchange: Exchange) -> None:
 
 
 async def render(
-    llm: LLMPort,
-    messages: Sequence[ChatMessage],
-    *,
-    add_generation_prompt: bool,
-    kwargs: dict[str, Any] | None,
-    max_messages: int,
+    llm: LLMPort, body: ChatBody | TokenizeBody, messages: Sequence[ChatMessage], *, max_messages: int
 ) -> list[int]:
     """Token ids of a conversation. Raises: InvalidRequest, also for a model without a chat template."""
     if llm.chat_template is None:
@@ -76,13 +80,18 @@ async def render(
             param="messages",
         )
     plain = plain_messages(messages, max_messages)
-    extra = kwargs or {}
+    tools = checked_tools(body.tools, getattr(body, "tool_choice", None))
+    extra = body.chat_template_kwargs or {}
     if extra:
         check_free_form("chat_template_kwargs", extra)
         for name in extra:
             if name in RESERVED_KWARGS or name.startswith(("return_", "_")) or not name.isidentifier():
                 raise InvalidRequest(f"chat_template_kwargs: {name[:80]!r} cannot be set", param="chat_template_kwargs")
-    return await llm.render_chat_async(plain, add_generation_prompt=add_generation_prompt, **extra)
+    goes_on, opens = body.continue_final_message, body.add_generation_prompt
+    opens = not goes_on if opens is None else opens
+    return await llm.render_chat_async(
+        plain, add_generation_prompt=opens, continue_final_message=goes_on, tools=tools, **extra
+    )
 
 
 def _choice(llm: LLMPort, choice: Completion, top: int | None) -> ChatChoice:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from octavo.errors import InvalidRequest, NotFound, UnsupportedField
+from octavo.server.decode import check_free_form
 from octavo.server.openai.protocol import ChatBody, ChatMessage, CompletionBody, SamplingBody
 from octavo.types import SamplingParams
 
@@ -29,6 +30,7 @@ _PLAIN = (
 )
 _DEFAULTS = frozenset({"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens"})
 MAX_SALT = 256
+MAX_TOOLS = 128
 # They shape the request itself and must not come through a side door (S06).
 RESERVED_KWARGS = frozenset(
     {
@@ -130,33 +132,62 @@ def check_model(name: str | None, served: Sequence[str]) -> str:
 
 
 def plain_messages(messages: Sequence[ChatMessage], limit: int) -> list[dict[str, Any]]:
-    """Messages as the template takes them: a role and one text. Raises: InvalidRequest, UnsupportedField."""
+    """Messages as the template takes them. Raises: InvalidRequest, UnsupportedField."""
     if not messages:
         raise InvalidRequest("messages: got none, allowed: at least one", param="messages")
     if len(messages) > limit:
         raise InvalidRequest(f"messages: got {len(messages)}, allowed: at most {limit}", param="messages")
-    plain = []
+    plain: list[dict[str, Any]] = []
     for index, message in enumerate(messages):
         # `developer` is OpenAI's newer word for `system`; templates know the older.
         role = "system" if message.role == "developer" else message.role
-        plain.append({"role": role, "content": _text(message, index)})
-        if message.name is not None:
-            plain[-1]["name"] = message.name
+        plain.append({"role": role, "content": _content(message, f"messages[{index}]")})
+        if message.tool_calls:
+            check_free_form(f"messages[{index}].tool_calls", message.tool_calls)
+            plain[-1]["tool_calls"] = message.tool_calls
+        more = {
+            "name": message.name,
+            "tool_call_id": message.tool_call_id,
+            "reasoning_content": message.reasoning_content,
+        }
+        plain[-1].update({name: value for name, value in more.items() if value is not None})
     return plain
 
 
-def _text(message: ChatMessage, index: int) -> str:
-    if isinstance(message.content, str):
+def _content(message: ChatMessage, where: str) -> str | list[dict[str, str]] | None:
+    if message.content is None and not message.tool_calls:
+        raise InvalidRequest(f"{where}.content: required", param=f"{where}.content")
+    if message.content is None or isinstance(message.content, str):
         return message.content
-    texts = []
+    parts = []
     for number, part in enumerate(message.content):
-        where = f"messages[{index}].content[{number}]"
+        at = f"{where}.content[{number}]"
         if part.type != "text":
-            raise UnsupportedField(f"{where}.type: got {part.type[:80]!r}, allowed: 'text'", param=f"{where}.type")
+            raise UnsupportedField(f"{at}.type: got {part.type[:80]!r}, allowed: 'text'", param=f"{at}.type")
         if part.text is None:
-            raise InvalidRequest(f"{where}.text: required", param=f"{where}.text")
-        texts.append(part.text)
-    return "".join(texts)
+            raise InvalidRequest(f"{at}.text: required", param=f"{at}.text")
+        parts.append({"type": "text", "text": part.text})
+    return parts
+
+
+def checked_tools(tools: list[dict[str, Any]] | None, choice: object) -> list[dict[str, Any]] | None:
+    """The tools that the template is told of. Raises: InvalidRequest, UnsupportedField."""
+    if choice not in (None, "none", "auto"):
+        raise UnsupportedField(
+            "tool_choice: not supported by this server but for 'auto' and 'none'", param="tool_choice"
+        )
+    if not tools:
+        return None
+    if len(tools) > MAX_TOOLS:
+        raise InvalidRequest(f"tools: got {len(tools)}, allowed: at most {MAX_TOOLS}", param="tools")
+    check_free_form("tools", tools)
+    for index, tool in enumerate(tools):
+        function = tool.get("function")
+        named = isinstance(function, dict) and isinstance(function.get("name"), str)
+        if tool.get("type") != "function" or not named:
+            allowed = '{"type": "function", "function": {"name": …}}'
+            raise InvalidRequest(f"tools[{index}]: allowed: {allowed}", param=f"tools[{index}]")
+    return None if choice == "none" else tools
 
 
 def prompts_of(body: CompletionBody, vocab_size: int, limit: int) -> list[str | list[int]]:

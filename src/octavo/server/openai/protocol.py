@@ -76,14 +76,18 @@ class TextPart(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class ChatMessage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    """May be left out beside tool_calls."""
     name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    """What an assistant thought before it said `content`; some templates show it again."""
     # Clients send answers back as they came, with what was empty in them; anything but empty is refused by name.
     refusal: None = None
     audio: None = None
     function_call: None = None
-    tool_calls: Nothing | None = None
     annotations: Nothing | None = None
 
 
@@ -95,7 +99,14 @@ class ChatBody(SamplingBody):
     """The name OpenAI now gives max_tokens."""
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    add_generation_prompt: bool = True
+    add_generation_prompt: bool | None = None
+    """End the prompt with the opening of the assistant's turn. Default: true, unless the final message goes on."""
+    continue_final_message: bool = False
+    """Go on with the last message instead of answering it."""
+    tools: list[dict[str, Any]] | None = None
+    """Functions, given to the chat template. Calls come back as the text that the model writes."""
+    tool_choice: str | dict[str, Any] | None = None
+    """auto, or none: the template is not told of the tools. A call cannot be forced."""
     chat_template_kwargs: dict[str, Any] | None = None
     """More variables for the model's chat template."""
 
@@ -108,7 +119,9 @@ class TokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     messages: list[ChatMessage] | None = None
     add_special_tokens: bool = True
     """Begin with the BOS token where the model has one (prompt only; a chat template has its own)."""
-    add_generation_prompt: bool = True
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    tools: list[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: bool | None = None
 

@@ -28,13 +28,7 @@ async def tokenize(app: App, exchange: Exchange) -> None:
     text, limit, wants = body.prompt or "", llm.config.max_model_len, body.return_token_strs
     ids: list[int] | None = None
     if body.messages is not None:
-        ids = await render(
-            llm,
-            body.messages,
-            add_generation_prompt=body.add_generation_prompt,
-            kwargs=body.chat_template_kwargs,
-            max_messages=app.config.max_messages,
-        )
+        ids = await render(llm, body, body.messages, max_messages=app.config.max_messages)
 
     def build() -> TokenizeReply:
         add_bos = None if body.add_special_tokens else False

@@ -40,6 +40,8 @@ KINDS = {
     "llama": Kind(build=sentencepiece.build_bpe, alphabet="metaspace", add_bos=lambda meta: True, kept=True),
     "t5": Kind(build=sentencepiece.build_unigram, alphabet="metaspace", add_bos=lambda meta: False),
 }
+NAMED = {"unk_token": "unknown", "pad_token": "padding", "sep_token": "seperator", "mask_token": "mask"}
+"""Name in templates -> key in the file (spelled so there)."""
 REFUSED = {
     "bert": "WordPiece, of embedding models: not supported yet",
     "none": "the file has no vocabulary",
@@ -69,6 +71,7 @@ def load(
     if eos_ids is None:
         eos_ids = sorted({i for i in map(meta.id, ("eos", "eot", "eom")) if i is not None})
     bos_id = meta.id("bos")
+    others = {name: meta.id(key) for name, key in NAMED.items()}
     return Vocabulary(
         backend=backend,
         alphabet=kind.alphabet,
@@ -77,6 +80,7 @@ def load(
         eos_id=meta.id("eos"),
         eos_ids=tuple(eos_ids),
         add_bos=bos_id is not None and meta.flag("add_bos_token", kind.add_bos(meta)),
+        named={name: text for name, i in others.items() if i is not None and (text := backend.id_to_token(i))},
     )
 
 

@@ -79,7 +79,16 @@ def finish(
         eos_id=named if named is not None else next(iter(eos_ids), None),
         eos_ids=tuple(eos_ids),
         add_bos=add_bos and bos_id is not None,
+        named=_named(settings),
     )
+
+
+def _named(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Every special token that tokenizer_config.json gives a name to."""
+    more = settings.get("extra_special_tokens")
+    every = {**(more if isinstance(more, Mapping) else {}), **settings}
+    found = {name: content(value) for name, value in every.items() if str(name).endswith("_token")}
+    return {name: text for name, text in found.items() if text}
 
 
 def add_declared(backend: Backend, settings: Mapping[str, Any]) -> None:

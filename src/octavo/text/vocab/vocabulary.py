@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from octavo.errors import ModelError
@@ -30,6 +30,8 @@ class Vocabulary:
     eos_ids: tuple[int, ...]
     """Every id that ends a turn."""
     add_bos: bool
+    named: Mapping[str, str] = field(default_factory=dict)
+    """More tokens under the names that templates know them by: pad_token, unk_token, ..."""
 
 
 def add_tokens(backend: Backend, tokens: Sequence[str], types: Sequence[object]) -> None:
