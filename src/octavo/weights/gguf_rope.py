@@ -6,12 +6,11 @@ import math
 import struct
 from typing import Any
 
-from octavo.errors import ModelError
 from octavo.weights.gguf_metadata import Metadata
 
 
 def rope_scaling(meta: Metadata, rotary: int) -> dict[str, Any] | None:
-    """None where positions are not stretched; `rotary` columns of a head turn. Raises FileFormatError, ModelError."""
+    """None where positions are not stretched; `rotary` columns of a head turn. Raises FileFormatError."""
     tensors = meta.file.tensors
     if "rope_freqs.weight" in tensors:
         return _llama3(meta, _factors(meta, "rope_freqs.weight", rotary), rotary)
@@ -41,6 +40,16 @@ def rope_scaling(meta: Metadata, rotary: int) -> dict[str, Any] | None:
     return scaling
 
 
+def _divisors(factors: tuple[float, ...]) -> dict[str, Any]:
+    """The kind whose frequencies are divided one by one, at every length."""
+    return {
+        "rope_type": "longrope",
+        "short_factor": list(factors),
+        "long_factor": list(factors),
+        "attention_factor": 1.0,
+    }
+
+
 def _factors(meta: Metadata, name: str, rotary: int) -> tuple[float, ...]:
     tensor, count = meta.file.tensors.get(name), rotary // 2
     if tensor is None or tensor.type != "F32" or tensor.shape != (count,):
@@ -50,7 +59,8 @@ def _factors(meta: Metadata, name: str, rotary: int) -> tuple[float, ...]:
 
 
 def _llama3(meta: Metadata, got: tuple[float, ...], rotary: int) -> dict[str, Any] | None:
-    """Finds the parameters whose factors are the stored ones: Llama 3.1 to 3.3 differ in `factor` only."""
+    """Finds the parameters whose factors are the stored ones: Llama 3.1 to 3.3 differ in `factor` only. Other factors
+    divide the frequencies as they are."""
     if all(value == 1.0 for value in got):
         return None
     factor, low, high, original = max(got), 1.0, 4.0, 8192
@@ -60,7 +70,7 @@ def _llama3(meta: Metadata, got: tuple[float, ...], rotary: int) -> dict[str, An
         smooth = min(max((original / wave - low) / (high - low), 0.0), 1.0)
         want = 1 / ((1 - smooth) / factor + smooth)
         if not math.isclose(want, value, rel_tol=1e-4):
-            raise ModelError(f"{meta.file.path}: rope_freqs.weight: got unknown factors, allowed: Llama 3's")
+            return _divisors(got)
     return {
         "rope_type": "llama3",
         "factor": float(factor),

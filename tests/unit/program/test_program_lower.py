@@ -71,6 +71,21 @@ def test_residual_adds_and_ropes_are_fused(checkpoint: TinyCheckpoint) -> None:
     assert [op.x.heads for op in ropes] == [4 + 2] * 3
 
 
+def test_a_scaled_residual_add_is_fused_with_its_scale(checkpoint: TinyCheckpoint) -> None:
+    program = build_program(checkpoint.config)
+    scaled = tuple(replace(op, scale=0.25) if isinstance(op, Add) else op for op in program.ops)
+    fused, plain = (
+        _lower(checkpoint, replace(BACKENDS["native"], fuses=fuses), program=replace(program, ops=scaled))
+        for fuses in (True, False)
+    )
+    assert "add" not in kinds(fused) and kinds(plain).count("add") == 6
+    assert {op.scale for op in fused.ops if isinstance(op, Linear) and op.accumulate} == {0.25}
+    weights = load_weights(fused, checkpoint.tensors)
+    got, want = (all_logits(spec, weights, IDS, chunk=20) for spec in (fused, plain))
+    assert (got == want).all()
+    assert not (got == all_logits(lowered(checkpoint, backend="native"), weights, IDS, chunk=20)).all()
+
+
 def test_no_linear_accumulates_into_its_own_input(checkpoint: TinyCheckpoint) -> None:
     program = build_program(checkpoint.config)
     at = next(i for i, op in enumerate(program.ops) if isinstance(op, Add))

@@ -111,8 +111,29 @@ def test_llama3_scaling_is_found_from_its_factors(tmp_path: Path) -> None:
     }
     assert "rope_freqs.weight" not in checkpoint.tensors
     odd = ("rope_freqs.weight", (8,), 0, struct.pack("<8f", *range(1, 9)))
-    with pytest.raises(ModelError, match="unknown factors"):
-        open_checkpoint(_made(tmp_path, tensors=[*llama_tensors(), odd]))
+    scaling = open_checkpoint(_made(tmp_path, tensors=[*llama_tensors(), odd])).config["rope_scaling"]
+    assert scaling["long_factor"] == scaling["short_factor"] == list(range(1, 9))
+    assert scaling["attention_factor"] == 1.0
+
+
+def test_rope_keys_of_gguf(tmp_path: Path) -> None:
+    yarn = {"type": "yarn", "factor": 4.0, "original_context_length": 128, "attn_factor": 0.5, "yarn_beta_fast": 16.0}
+    made = _made(tmp_path, {f"llama.rope.scaling.{key}": value for key, value in yarn.items()})
+    scaling = open_checkpoint(made).config["rope_scaling"]
+    assert scaling == {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 128,
+        "beta_fast": 16.0,
+        "beta_slow": None,
+        "attention_factor": pytest.approx(0.5 * (1 + 0.1 * np.log(4))),
+    }
+    partial = open_checkpoint(_made(tmp_path, {"llama.rope.dimension_count": 12})).config
+    assert partial["partial_rotary_factor"] == 0.75 and partial["rope_scaling"] is None
+    short = ("rope_factors_short.weight", (8,), 0, struct.pack("<8f", *range(1, 9)))
+    with pytest.raises(FileFormatError, match=r"rope_factors_long\.weight: got F32 \(7,\), allowed: F32 \(8,\)"):
+        long = ("rope_factors_long.weight", (7,), 0, bytes(28))
+        open_checkpoint(_made(tmp_path, tensors=[*llama_tensors(), short, long]))
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
