@@ -124,10 +124,10 @@ T field(const nb::dict& d, const char* name) {
 ExecutableSpec read_spec(const nb::dict& d) {
     ExecutableSpec spec;
     for (nb::handle item : field<nb::list>(d, "buffers")) {
-        const auto [dtype, width, rows, offset] =
-            nb::cast<std::tuple<std::string, std::int64_t, std::string, std::int64_t>>(item);
+        const auto [dtype, width, rows, offset, times] =
+            nb::cast<std::tuple<std::string, std::int64_t, std::string, std::int64_t, std::int64_t>>(item);
         need(rows.size() == 1, "executable spec: a buffer's rows");
-        spec.buffers.push_back({dtype_of(dtype), width, rows[0], offset});
+        spec.buffers.push_back({dtype_of(dtype), width, rows[0], offset, times});
     }
     for (nb::handle item : field<nb::list>(d, "weights")) {
         const auto [format, n, k, address] =

@@ -54,7 +54,7 @@ class Net:
             "max_blocks": -(-max_len // block_size),
             "max_len": max_len,
         }
-        self.buffers: list[tuple[str, int, str, int]] = []
+        self.buffers: list[tuple[str, int, str, int, int]] = []
         self.weights: list[tuple[str, int, int, int]] = []
         self.kv: list[dict[str, Any]] = []
         self.ops: list[tuple[Any, ...]] = []
@@ -64,9 +64,9 @@ class Net:
         self.exe: Any = None
 
     # -- making -------------------------------------------------------------------------------------------------------
-    def buffer(self, dtype: str, width: int, rows: str = "T") -> int:
-        count = self.limits[{"T": "max_tokens", "R": "max_rows", "B": "max_seqs"}[rows]]
-        self.buffers.append((dtype, width, rows, self._at))
+    def buffer(self, dtype: str, width: int, rows: str = "T", times: int = 1) -> int:
+        count = times * self.limits[{"T": "max_tokens", "R": "max_rows", "B": "max_seqs"}[rows]]
+        self.buffers.append((dtype, width, rows, self._at, times))
         self._at += count * native.row_bytes(dtype, width)
         return len(self.buffers) - 1
 
@@ -167,7 +167,7 @@ class Net:
             self.exe = None
 
     def _rows(self, buffer: int, count: int) -> NDArray[np.uint8]:
-        dtype, width, _, offset = self.buffers[buffer]
+        dtype, width, _, offset, _ = self.buffers[buffer]
         stride = native.row_bytes(dtype, width)
         self.build()
         raw: NDArray[np.uint8] = self.arena.view(offset, count * stride).reshape(count, stride)
@@ -177,7 +177,7 @@ class Net:
         """Rows from 0, rounded to the buffer's dtype."""
         dtype, width = self.buffers[buffer][:2]
         values = np.atleast_2d(np.asarray(values, np.float32))
-        kind = np.dtype(np.float32) if dtype == "f32" else BF16
+        kind = {"f32": np.dtype(np.float32), "i32": np.dtype(np.int32)}.get(dtype, BF16)
         self._rows(buffer, len(values))[:, : width * kind.itemsize] = (
             np.ascontiguousarray(values.astype(kind)).view(np.uint8).reshape(len(values), -1)
         )
@@ -187,7 +187,7 @@ class Net:
         if dtype == "q8":
             codes, scale, _ = self.read_q8(buffer, count)
             return codes.astype(np.float32) * np.repeat(scale, 32, axis=1)[:, :width]
-        kind = np.dtype(np.float32) if dtype == "f32" else BF16
+        kind = {"f32": np.dtype(np.float32), "i32": np.dtype(np.int32)}.get(dtype, BF16)
         raw = np.ascontiguousarray(self._rows(buffer, count)[:, : width * kind.itemsize])
         return raw.view(kind).astype(np.float32)
 
@@ -196,7 +196,7 @@ class Net:
         dtype, width = self.buffers[buffer][:2]
         if dtype == "q8":
             return b"".join(np.ascontiguousarray(part).tobytes() for part in self.read_q8(buffer, count))
-        return np.ascontiguousarray(self._rows(buffer, count)[:, : width * (4 if dtype == "f32" else 2)]).tobytes()
+        return np.ascontiguousarray(self._rows(buffer, count)[:, : width * (2 if dtype == "bf16" else 4)]).tobytes()
 
     def read_q8(self, buffer: int, count: int) -> tuple[NDArray[np.int8], F32, F32]:
         width = self.buffers[buffer][1]

@@ -3,6 +3,7 @@
 //
 //   inputs (B numbers each) ──prologue──> token, pos, kv_slot [T], row [R], attention items
 //   stage = one linear | one attend | a run of row ops (each row goes through all of them)
+//         | sorting a step's rows by expert | one expert linear over the rows so sorted
 #pragma once
 #include <array>
 #include <atomic>
@@ -24,6 +25,9 @@ struct Inputs {
     std::vector<std::int32_t> slot, count, start, kv_len, rows, skip;  // [max_seqs]
     std::vector<std::vector<std::int32_t>> table;                      // per group [max_seqs * max_blocks]
 };
+
+// Rows of one expert that an item multiplies at most, and panels: what it gathers and scatters stays in a core's cache.
+constexpr std::int64_t kExpertRows = 96, kExpertPanels = 16;
 
 class Executable {
 public:
@@ -62,19 +66,28 @@ public:
     std::vector<Timing> timings() const;
 
 private:
-    enum class StageKind { rows, linear, attend };
+    enum class StageKind { rows, linear, attend, sort, experts };
     struct LinearOp {
         LinearTask task;  // rows and panels are set by item
         std::int64_t panels, row_block;
     };
+    // y[r] = x[r] w[expert of r]^T, r = token * chosen + j. Executed by executable_experts.cpp.
+    struct ExpertOp {
+        LinearTask task;  // of expert 0; rows and panels are set by item
+        std::int64_t panels, weight_stride;
+        bool per_token;  // x has a row a token, not a row for each of its experts
+        View ids;        // sort
+    };
     struct Stage {
         StageKind kind;
-        char domain;  // T or R: how many rows
+        char domain;         // T or R: how many rows,
+        std::int64_t times;  // and how many for each of those
         std::int64_t first_op, end_op;
         std::vector<RowOp> rows;
         LinearOp linear{};
         AttendOp attend{};
-        std::int32_t plan = -1;  // attend: index in plans_
+        ExpertOp experts{};
+        std::int32_t plan = -1;  // attend: index in plans_; sort, experts: in expert_plans_
         // Set by `prepare`:
         std::int64_t items = 0, piece = 0;
         double seconds = 0;
@@ -88,6 +101,17 @@ private:
         std::vector<AttendSplit> splits;
         std::unique_ptr<std::atomic<std::int32_t>[]> pending;
         std::vector<std::uint32_t> order;
+    };
+    // The rows of a step by expert, and the pieces in which they are multiplied. Filled by a sort stage, used by the
+    // expert linears behind it.
+    struct ExpertPlan {
+        struct Unit {
+            std::int32_t expert, first, end;  // rows order[first, end)
+        };
+        std::int64_t experts, chosen, row_block;
+        std::vector<std::int32_t> start;  // [experts + 1]
+        std::vector<std::int32_t> order;  // [max_tokens * chosen]
+        std::vector<Unit> units;
     };
     struct alignas(64) Counter {
         std::atomic<std::int64_t> next{0};
@@ -105,6 +129,9 @@ private:
     void run_stage(Stage& stage, Counter& counter, int thread);
     void run_linear(const Stage& stage, std::int64_t item, int thread);
     void run_attend(const Stage& stage, std::int64_t item, int thread);
+    void sort_rows(const Stage& stage);
+    void run_experts(const Stage& stage, std::int64_t item, int thread);
+    std::int64_t rows_of(const Stage& stage) const;
 
     std::shared_ptr<Team> team_;
     const Kernels& kernels_;
@@ -116,6 +143,7 @@ private:
     std::unique_ptr<Counter[]> counters_;
     std::vector<std::unique_ptr<LinearWeight>> embeds_;
     std::vector<AttendPlan> plans_;
+    std::vector<ExpertPlan> expert_plans_;
     std::int64_t vocab_rows_ = 0;  // of the embedding
 
     Inputs inputs_;

@@ -31,7 +31,7 @@ struct KvLayer {
     std::int32_t block_size, heads, dim;
 };
 
-enum class RowKind : std::int32_t { embed, norm, rope, kv_write, act, add, scale, cast, gather };
+enum class RowKind : std::int32_t { embed, norm, rope, kv_write, act, add, scale, cast, gather, route, combine };
 
 // An op whose output row depends on one row of its inputs. Fields by kind, see rows.cpp.
 struct RowOp {
@@ -43,7 +43,8 @@ struct RowOp {
     float eps;
     std::int32_t per_head, rotary;
     std::int32_t fn;             // act: 0 silu, 1 gelu, 2 gelu_tanh
-    float factor, softcap;       // scale; add (of b)
+    float factor, softcap;       // scale; add (of b); route
+    std::int32_t norm;           // route: weights add up to factor
     const LinearWeight* weight;  // embed
     KvLayer kv;
     const std::int64_t* kv_slot;  // [T] position in the cache, block * block_size + offset

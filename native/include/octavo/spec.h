@@ -15,6 +15,7 @@ struct BufferSpec {
     std::int64_t width;
     char rows;  // T tokens, R logit rows, B sequences
     std::int64_t offset;
+    std::int64_t times = 1;  // rows of the buffer for each of those: k where a token visits k experts
 };
 
 struct WeightSpec {

@@ -2,6 +2,7 @@
 // to the output's dtype.
 #include "rows.h"
 
+#include "experts.h"
 #include "octavo/math.h"
 
 namespace octavo::OCTAVO_ISA_NS {
@@ -165,6 +166,8 @@ void run_rows(const RowOp& op, std::int64_t first, std::int64_t last, float* scr
             case RowKind::scale: scale(op, row, scratch, stride); break;
             case RowKind::cast: write_row(op.out, row, read_row(op.a, row, scratch)); break;
             case RowKind::gather: write_row(op.out, row, read_row(op.a, op.index[row], scratch)); break;
+            case RowKind::route: route(op, row, scratch, stride); break;
+            case RowKind::combine: combine(op, row, scratch, stride); break;
         }
     }
 }

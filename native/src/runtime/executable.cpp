@@ -159,8 +159,12 @@ void Executable::add_tile(AttendPlan& plan, const AttendItem& tile, double limit
 // -- running
 // ------------------------------------------------------------------------------------------------------------
 
+std::int64_t Executable::rows_of(const Stage& stage) const {
+    return stage.times * (stage.domain == 'T' ? num_tokens_ : stage.domain == 'R' ? num_rows_ : 0);
+}
+
 void Executable::prepare(Stage& stage) {
-    const std::int64_t n = stage.domain == 'T' ? num_tokens_ : stage.domain == 'R' ? num_rows_ : 0;
+    const std::int64_t n = rows_of(stage);
     const std::int64_t threads = team_->threads();
     switch (stage.kind) {
         case StageKind::rows:
@@ -181,6 +185,8 @@ void Executable::prepare(Stage& stage) {
             stage.items =
                 n == 0 ? 0 : static_cast<std::int64_t>(plans_[static_cast<std::size_t>(stage.plan)].items.size());
             break;
+        case StageKind::sort: stage.items = 1; break;
+        case StageKind::experts: stage.items = 0; break;  // set by the sort stage before it
     }
 }
 
@@ -217,7 +223,7 @@ void Executable::run_stage(Stage& stage, Counter& counter, int thread) {
         did++;
         switch (stage.kind) {
             case StageKind::rows: {
-                const std::int64_t n = stage.domain == 'T' ? num_tokens_ : num_rows_;
+                const std::int64_t n = rows_of(stage);
                 const std::int64_t first = item * stage.piece, last = std::min(n, first + stage.piece);
                 auto* scratch = reinterpret_cast<float*>(scratch_->data() + thread * scratch_bytes_);
                 for (const RowOp& op : stage.rows) kernels_.rows(op, first, last, scratch);
@@ -225,6 +231,8 @@ void Executable::run_stage(Stage& stage, Counter& counter, int thread) {
             }
             case StageKind::linear: run_linear(stage, item, thread); break;
             case StageKind::attend: run_attend(stage, item, thread); break;
+            case StageKind::sort: sort_rows(stage); break;
+            case StageKind::experts: run_experts(stage, item, thread); break;
         }
     }
     if (did != 0) counter.done.fetch_add(did, std::memory_order_acq_rel);
@@ -264,14 +272,18 @@ void Executable::profile(bool on) {
 
 std::vector<Executable::Timing> Executable::timings() const {
     std::vector<Timing> out;
-    static const char* const kNames[] = {"embed", "norm", "rope", "kv_write", "act", "add", "scale", "cast", "gather"};
+    static const char* const kNames[] = {"embed", "norm", "rope",   "kv_write", "act",    "add",
+                                         "scale", "cast", "gather", "route",    "combine"};
     for (const Stage& s : stages_) {
         std::string name;
         for (const RowOp& op : s.rows)
             name += (name.empty() ? "" : "+") + std::string(kNames[static_cast<int>(op.kind)]);
         if (s.kind == StageKind::attend) name = "attend";
+        if (s.kind == StageKind::sort) name = "sort";
         if (s.kind == StageKind::linear)
             name = "linear " + std::to_string(s.linear.task.weight.n) + "x" + std::to_string(s.linear.task.weight.k);
+        if (s.kind == StageKind::experts)
+            name = "experts " + std::to_string(s.experts.task.weight.n) + "x" + std::to_string(s.experts.task.weight.k);
         out.push_back({name, s.seconds, s.calls});
     }
     return out;

@@ -18,10 +18,14 @@ WeightFormat format_of(const std::string& name) {
 }  // namespace
 
 const Executable::Parser::OpKind Executable::Parser::kOps[] = {
-    {"embed", &Parser::add_embed},       {"norm", &Parser::add_norm}, {"rope", &Parser::add_rope},
-    {"kv_write", &Parser::add_kv_write}, {"act", &Parser::add_act},   {"add", &Parser::add_add},
-    {"scale", &Parser::add_scale},       {"cast", &Parser::add_cast}, {"gather", &Parser::add_gather},
-    {"linear", &Parser::add_linear},     {"head", &Parser::add_head}, {"attend", &Parser::add_attend},
+    {"embed", &Parser::add_embed},     {"norm", &Parser::add_norm},
+    {"rope", &Parser::add_rope},       {"kv_write", &Parser::add_kv_write},
+    {"act", &Parser::add_act},         {"add", &Parser::add_add},
+    {"scale", &Parser::add_scale},     {"cast", &Parser::add_cast},
+    {"gather", &Parser::add_gather},   {"linear", &Parser::add_linear},
+    {"head", &Parser::add_head},       {"attend", &Parser::add_attend},
+    {"route", &Parser::add_route},     {"expert_linear", &Parser::add_expert_linear},
+    {"combine", &Parser::add_combine},
 };
 
 void Executable::Parser::parse() {
@@ -31,6 +35,7 @@ void Executable::Parser::parse() {
         next_ = 0;
         index_ = static_cast<std::int64_t>(i);
         touched_.clear();
+        if (border(index_)) sorted_ids_ = -1;
         const auto* kind =
             std::find_if(std::begin(kOps), std::end(kOps), [&](const OpKind& k) { return k.name == op_->kind; });
         if (kind == std::end(kOps)) refuse_spec("op " + op_->kind + " is not native");
@@ -49,7 +54,7 @@ void Executable::Parser::check_sizes() const {
         check_spec(b.width > 0 && b.width < (1 << 28) && b.offset >= 0 && b.offset % 64 == 0, "a buffer's place");
         check_spec(b.rows == 'T' || b.rows == 'R' || b.rows == 'B', "a buffer's rows");
         check_spec(end_of(b) <= spec_.arena_bytes, "a buffer beyond the arena");
-        check_spec(b.dtype != Dtype::i32, "an i32 buffer");
+        check_spec(b.times > 0 && b.times <= 1024, "a buffer's rows");
     }
     for (const KvSpec& kv : spec_.kv) {
         const std::int64_t item = kv.dtype == Dtype::f32 ? 4 : 2;
@@ -67,8 +72,7 @@ std::int64_t Executable::Parser::rows_of(char rows) const {
     return rows == 'T' ? spec_.limits.max_tokens : rows == 'R' ? spec_.limits.max_rows : spec_.limits.max_seqs;
 }
 std::int64_t Executable::Parser::end_of(const BufferSpec& b) const {
-    return b.offset +
-           rows_of(b.rows) * static_cast<std::int64_t>(row_bytes(b.dtype, static_cast<std::size_t>(b.width)));
+    return b.offset + rows_of(b) * static_cast<std::int64_t>(row_bytes(b.dtype, static_cast<std::size_t>(b.width)));
 }
 
 // -- fields -------------------------------------------------------------------------------------------------------
@@ -98,6 +102,7 @@ View Executable::Parser::whole() {
 const BufferSpec& Executable::Parser::touch(std::int64_t i) {
     const BufferSpec& b = buffer(i);
     domain_ = b.rows;
+    times_ = b.times;
     touched_.push_back(i);
     return b;
 }
@@ -156,11 +161,12 @@ const float* Executable::Parser::optional_vector(std::int64_t n) {
 
 // -- stages -----------------------------------------------------------------------------------------------------------
 
-Executable::Stage& Executable::Parser::new_stage(StageKind kind, char domain) {
+Executable::Stage& Executable::Parser::new_stage(StageKind kind) {
     stage_buffers_.clear();
     Stage s{};
     s.kind = kind;
-    s.domain = domain;
+    s.domain = domain_;
+    s.times = times_;
     s.first_op = index_;
     s.end_op = index_ + 1;
     exe_.stages_.push_back(std::move(s));
@@ -201,12 +207,12 @@ View Executable::Parser::detour(const View& out, std::int64_t rows) {
 }
 
 // By value: a view of the caller's may lie in the stages that grow here.
-void Executable::Parser::push_cast(View from, View to, char domain) {
+void Executable::Parser::push_cast(View from, View to) {
     RowOp cast{};
     cast.kind = RowKind::cast;
     cast.a = from;
     cast.out = to;
-    new_stage(StageKind::rows, domain).rows.push_back(cast);
+    new_stage(StageKind::rows).rows.push_back(cast);
     // Nothing joins it: its memory is shared by all detours.
     for (std::size_t i = 0; i < spec_.buffers.size(); i++) stage_buffers_.push_back(static_cast<std::int64_t>(i));
     widest_ = std::max({widest_, std::int64_t{from.columns}, std::int64_t{to.columns}});

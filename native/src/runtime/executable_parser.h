@@ -1,5 +1,6 @@
 // Reads a spec's ops in order and leaves stages. An op kind is a row of kOps (executable_parse.cpp) and a function that
-// reads its fields: parse_rows.cpp, parse_matmul.cpp, parse_attend.cpp.
+// reads its fields: parse_rows.cpp, parse_matmul.cpp, parse_attend.cpp,
+// parse_experts.cpp.
 #pragma once
 #include <stdexcept>
 #include <string>
@@ -31,6 +32,7 @@ private:
 
     void check_sizes() const;
     std::int64_t rows_of(char rows) const;
+    std::int64_t rows_of(const BufferSpec& b) const { return rows_of(b.rows) * b.times; }
     std::int64_t end_of(const BufferSpec& b) const;
     bool disjoint(const BufferSpec& a, const BufferSpec& b) const;
     bool border(std::int64_t op) const;
@@ -63,19 +65,24 @@ private:
     void add_linear();
     void add_head();
     void add_attend();
+    void add_route();
+    void add_expert_linear();
+    void add_combine();
     static constexpr std::int64_t kActs = 3;  // functions of RowOp::fn
     RowOp elementwise(RowKind kind);
 
     // -- stages --
-    Stage& new_stage(StageKind kind, char domain);
+    Stage& new_stage(StageKind kind);
     void push_mapped(const RowOp& op);
-    void push_rows(const RowOp& op, std::int64_t out);
+    void push_rows(const RowOp& op, std::int64_t num_written);
+    void check_rows_agree() const;
     void push_linear(const View& x, View out, const LinearWeight& w, const float* bias, bool accumulate, float scale);
-    void push_cast(View from, View to, char domain);
+    void push_cast(View from, View to);
     View detour(const View& out, std::int64_t rows);
     static bool q8_fits(const View& v, std::int64_t unit);
     static void check_q8(const View& v);
     void need_scratch(std::size_t bytes);
+    std::int32_t expert_plan_for(std::int64_t experts, std::int64_t chosen);
     std::int32_t plan_for(std::int32_t group, std::int32_t heads_per_kv);
 
     void find_segments();
@@ -86,9 +93,11 @@ private:
     const OpSpec* op_ = nullptr;
     std::size_t next_ = 0;
     std::int64_t index_ = 0;
-    char domain_ = 'T';                  // rows of the buffer read last
+    char domain_ = 'T';                  // rows of the buffer read last,
+    std::int64_t times_ = 1;             // and how many for each of them
     std::vector<std::int64_t> touched_;  // buffers of the op at hand
     std::vector<std::int64_t> stage_buffers_;
+    std::int64_t sorted_ids_ = -1;  // buffer whose rows the last sort stage sorted, while that still holds
     std::int64_t widest_ = 0, extra_bytes_ = 0, partial_stride_ = 16;
 };
 

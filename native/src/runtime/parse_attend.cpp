@@ -9,7 +9,8 @@ void Executable::Parser::add_attend() {
     AttendOp op{};
     op.q = view();
     op.out = view();
-    check_spec(domain_ == 'T', "attend: rows");
+    check_spec(domain_ == 'T' && times_ == 1, "attend: rows");
+    check_rows_agree();
     std::size_t group = 0;
     op.kv = layer(group);
     op.scale = static_cast<float>(number()) * 0x1.715476p+0f;
@@ -32,10 +33,10 @@ void Executable::Parser::add_attend() {
     if (indirect) op.out = detour(to, spec_.limits.max_tokens);
     partial_stride_ = std::max(partial_stride_, op.partial_stride);
     need_scratch(attend_scratch_bytes(static_cast<std::size_t>(op.kv.dim), static_cast<std::size_t>(op.group)));
-    Stage& s = new_stage(StageKind::attend, 'T');
+    Stage& s = new_stage(StageKind::attend);
     s.plan = plan_for(static_cast<std::int32_t>(group), op.group);
     s.attend = op;
-    if (indirect) push_cast(op.out, to, 'T');
+    if (indirect) push_cast(op.out, to);
 }
 
 std::int32_t Executable::Parser::plan_for(std::int32_t group, std::int32_t heads_per_kv) {

@@ -26,16 +26,16 @@ void Executable::Parser::add_head() {
 
 void Executable::Parser::push_linear(const View& x, View out, const LinearWeight& w, const float* bias, bool accumulate,
                                      float scale) {
-    const char domain = domain_;
+    check_rows_agree();
     check_spec(x.dtype == rows_for(w.format), "linear: the activation dtype is not the format's");
     check_spec(x.columns == w.k && columns_of(out) == w.n, "linear: shapes");
     check_spec(!accumulate || (out.dtype == Dtype::f32 && out.dense), "linear: accumulate needs a dense f32 output");
     check_q8(out);
     const View to = out;
     const bool indirect = !out.dense || out.dtype == Dtype::q8;
-    if (indirect) out = detour(out, rows_of(domain));
+    if (indirect) out = detour(out, rows_of(domain_) * times_);
     const std::int64_t unit = out.dtype == Dtype::f32 ? 4 : 2;
-    Stage& s = new_stage(StageKind::linear, domain);
+    Stage& s = new_stage(StageKind::linear);
     LinearTask& t = s.linear.task;
     t.weight = w;
     t.x = x.base;
@@ -49,7 +49,7 @@ void Executable::Parser::push_linear(const View& x, View out, const LinearWeight
     s.linear.panels = static_cast<std::int64_t>(panels_of(static_cast<std::size_t>(w.n)));
     s.linear.row_block = static_cast<std::int64_t>(linear_row_block(w.format, static_cast<std::size_t>(w.k)));
     need_scratch(linear_scratch_bytes(w.format, static_cast<std::size_t>(w.k)));
-    if (indirect) push_cast(out, to, domain);
+    if (indirect) push_cast(out, to);
 }
 
 }  // namespace octavo

@@ -14,8 +14,9 @@ void Executable::Parser::add_embed() {
     check_spec(op.weight->k == op.out.width, "embed: width");
     exe_.vocab_rows_ = op.weight->n;
     op.index = exe_.token_.data();
+    check_spec(times_ == 1, "embed: rows");
     check_q8(op.out);
-    push_rows(op, touched_.back());
+    push_rows(op, 1);
 }
 
 void Executable::Parser::add_norm() {
@@ -48,6 +49,7 @@ void Executable::Parser::add_rope() {
     op.sin = vector(spec_.limits.max_len * op.rotary / 2);
     next_ = after;
     op.index = exe_.pos_.data();
+    check_spec(domain_ == 'T' && times_ == 1, "rope: rows");
     push_mapped(op);
 }
 
@@ -63,7 +65,9 @@ void Executable::Parser::add_kv_write() {
     check_spec(columns_of(op.a) == std::int64_t{op.kv.heads} * op.kv.dim && columns_of(op.b) == columns_of(op.a),
                "kv_write: width");
     check_spec(op.a.dtype == Dtype::f32 || op.a.dtype == Dtype::bf16, "a row op on codes");
-    push_rows(op, -1);
+    check_spec(domain_ == 'T' && times_ == 1, "kv_write: rows");
+    check_rows_agree();
+    push_rows(op, 0);
 }
 
 // a, b and out, all of one width.
@@ -115,7 +119,7 @@ void Executable::Parser::add_gather() {
     op.a = whole();
     op.out = whole();
     op.index = exe_.row_.data();
-    check_spec(domain_ == 'R', "gather: rows");
+    check_spec(domain_ == 'R' && times_ == 1 && buffer(touched_[0]).times == 1, "gather: rows");
     push_mapped(op);
 }
 
@@ -123,18 +127,28 @@ void Executable::Parser::add_gather() {
 void Executable::Parser::push_mapped(const RowOp& op) {
     check_spec(columns_of(op.out) == columns_of(op.a), "a row op whose output is not as wide as its input");
     check_spec(op.a.dtype == Dtype::f32 || op.a.dtype == Dtype::bf16, "a row op on codes");
+    check_spec(op.out.dtype != Dtype::i32, "a row op that writes numbers into an i32 buffer");
     check_q8(op.out);
-    push_rows(op, touched_.back());
+    if (op.kind != RowKind::gather) check_rows_agree();
+    push_rows(op, 1);
+}
+
+// Row r of every buffer of the op belongs together.
+void Executable::Parser::check_rows_agree() const {
+    for (const std::int64_t i : touched_)
+        check_spec(buffer(i).rows == domain_ && buffer(i).times == times_, "an op over buffers of different rows");
 }
 
 // Joins the last stage where rows stay within a thread and no output lands on what an earlier op of it still uses
-// (the planner lets a dead buffer's memory be reused, with another stride). `out`: the buffer written, -1 for none.
-void Executable::Parser::push_rows(const RowOp& op, std::int64_t out) {
+// (the planner lets a dead buffer's memory be reused, with another stride). It writes the last `num_written` buffers.
+void Executable::Parser::push_rows(const RowOp& op, std::int64_t num_written) {
     bool join = !exe_.stages_.empty() && exe_.stages_.back().kind == StageKind::rows &&
-                exe_.stages_.back().domain == domain_ && !border(index_) && op.kind != RowKind::gather;
-    if (join && out >= 0)
-        for (std::int64_t other : stage_buffers_) join = join && (other == out || disjoint(buffer(other), buffer(out)));
-    Stage& stage = join ? exe_.stages_.back() : new_stage(StageKind::rows, domain_);
+                exe_.stages_.back().domain == domain_ && exe_.stages_.back().times == times_ && !border(index_) &&
+                op.kind != RowKind::gather;
+    for (auto out = touched_.end() - num_written; join && out != touched_.end(); ++out)
+        for (std::int64_t other : stage_buffers_)
+            join = join && (other == *out || disjoint(buffer(other), buffer(*out)));
+    Stage& stage = join ? exe_.stages_.back() : new_stage(StageKind::rows);
     stage.rows.push_back(op);
     stage.end_op = index_ + 1;
     stage_buffers_.insert(stage_buffers_.end(), touched_.begin(), touched_.end());

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from msgspec.structs import replace
@@ -12,8 +12,10 @@ from octavo.program.ir import (
     Add,
     Attend,
     Buffer,
+    Combine,
     DeviceOp,
     Embed,
+    ExpertLinear,
     Gather,
     Head,
     KVGroup,
@@ -23,6 +25,7 @@ from octavo.program.ir import (
     Part,
     Program,
     Rope,
+    Route,
     Rows,
     Scale,
     Segment,
@@ -53,16 +56,30 @@ class Builder:
 
     # -- declarations -------------------------------------------------------------------------------------------------
     def buffer(
-        self, name: str, width: int, *, rows: Rows = Rows.T, dtype: str | None = None, port: bool = False
+        self,
+        name: str,
+        width: int,
+        *,
+        rows: Rows = Rows.T,
+        dtype: str | None = None,
+        port: bool = False,
+        times: int = 1,
     ) -> View:
         """A new buffer, as the view of all its columns."""
-        self._buffers.append(Buffer(name, rows, width, dtype, port))
+        self._buffers.append(Buffer(name, rows, width, dtype, port, times))
         return View(len(self._buffers) - 1, 0, 1, width, width)
 
-    def linear_weight(self, parts: Mapping[str, int], k: int) -> str:
+    def linear_weight(self, parts: Mapping[str, int], k: int, *, precise: bool = False) -> str:
         """A matrix [sum of rows, k] filled by the tensors of `parts` (name -> rows), one below the other."""
         name = _joined(list(parts))
-        self._declare(Weight(name, "linear", sum(parts.values()), k, _parts(parts)))
+        self._declare(Weight(name, "linear", sum(parts.values()), k, _parts(parts), precise=precise))
+        return name
+
+    def expert_weight(self, name: str, experts: Sequence[Mapping[str, int]], k: int) -> str:
+        """Matrices [sum of rows, k] of one shape, one for each of `experts`, each filled as a linear_weight is."""
+        (n,) = {sum(parts.values()) for parts in experts}
+        parts = tuple(part for expert in experts for part in _parts(expert))
+        self._declare(Weight(name, "linear", n, k, parts, experts=len(experts)))
         return name
 
     def vector(self, parts: Mapping[str, int], *, offset: float = 0.0) -> str:
@@ -103,14 +120,14 @@ class Builder:
         return self._emit(Embed(self.buffer(name, self._weights[weight].k, dtype="f32"), weight))
 
     def linear(self, x: View, weight: str, bias: str | None, *, name: str) -> View:
-        out = self.buffer(name, self._weights[weight].n, rows=self._rows(x))
+        out = self.buffer(name, self._weights[weight].n, rows=self._rows(x), times=self._times(x))
         return self._emit(Linear(x, out, weight, bias))
 
     def norm(
         self, x: View, weight: str, *, eps: float, name: str, per_head: bool = False, in_place: bool = False
     ) -> View:
         """RMS norm into a new buffer; in place where asked for, or where it is per head."""
-        out = x if per_head or in_place else self.buffer(name, x.columns, rows=self._rows(x))
+        out = x if per_head or in_place else self.buffer(name, x.columns, rows=self._rows(x), times=self._times(x))
         return self._emit(Norm(x, out, weight, eps, per_head))
 
     def rope(self, x: View, spec: RopeSpec) -> View:
@@ -129,7 +146,25 @@ class Builder:
 
     def act(self, gate: View, up: View, *, name: str, fn: str = "silu") -> View:
         """fn(gate) * up; `fn` is one of ir.ACTIVATIONS."""
-        return self._emit(Act(gate, up, self.buffer(name, gate.columns, rows=self._rows(gate)), fn))
+        out = self.buffer(name, gate.columns, rows=self._rows(gate), times=self._times(gate))
+        return self._emit(Act(gate, up, out, fn))
+
+    def route(self, x: View, k: int, *, norm: bool, factor: float, name: str) -> tuple[View, View]:
+        """The k experts of each row of logits x [T, E]: (ids i32 [T, k], weights f32 [T, k])."""
+        ids = self.buffer(f"{name}.ids", k, rows=self._rows(x), dtype="i32")
+        weights = self.buffer(f"{name}.weights", k, rows=self._rows(x), dtype="f32")
+        self._ops.append(Route(x, ids, weights, norm, factor))
+        return ids, weights
+
+    def expert_linear(self, x: View, ids: View, weight: str, *, name: str) -> View:
+        """Each row of x by the experts of its token: [k * T, n]. x: a row a token, or [k * T, k of the weight]."""
+        w = self._weights[weight]
+        out = self.buffer(name, w.n, rows=self._rows(ids), times=ids.columns)
+        return self._emit(ExpertLinear(x, ids, out, weight, w.experts))
+
+    def combine(self, x: View, weights: View, *, name: str) -> View:
+        """[k * T, n] to [T, n]: each token's rows, weighed and added in routing order."""
+        return self._emit(Combine(x, weights, self.buffer(name, x.columns, rows=self._rows(weights))))
 
     def add_to(self, stream: View, y: View, *, scale: float = 1.0) -> View:
         """stream += y * scale."""
@@ -174,13 +209,17 @@ class Builder:
         if known is None:
             self._weights[weight.name] = weight
         else:
-            same = (known.kind, known.n, known.k, known.parts) == (weight.kind, weight.n, weight.k, weight.parts)
-            assert same, f"{weight.name} is declared twice, differently"
+            assert replace(weight, lookup=known.lookup) == known, f"{weight.name} is declared twice, differently"
 
     def _rows(self, view: View) -> Rows:
         return self._buffers[view.buffer].rows
 
-    def _emit(self, op: Embed | Linear | Norm | Rope | Act | Add | Scale | Gather | Head) -> View:
+    def _times(self, view: View) -> int:
+        return self._buffers[view.buffer].times
+
+    def _emit(
+        self, op: Embed | Linear | Norm | Rope | Act | Add | Scale | Gather | Head | ExpertLinear | Combine
+    ) -> View:
         self._ops.append(op)
         return op.out
 

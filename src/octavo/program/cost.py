@@ -9,7 +9,22 @@ from __future__ import annotations
 from msgspec import Struct
 
 from octavo.program.executable import KV_ITEMSIZE, ExecutableSpec, row_bytes
-from octavo.program.ir import Attend, Embed, Head, KVWrite, Linear, Norm, Op, Rope, View, inner, reads, writes
+from octavo.program.ir import (
+    Attend,
+    Combine,
+    Embed,
+    ExpertLinear,
+    Head,
+    KVWrite,
+    Linear,
+    Norm,
+    Op,
+    Rope,
+    View,
+    inner,
+    reads,
+    writes,
+)
 from octavo.quant.table import FORMATS
 
 NORM_FLOPS = 4
@@ -40,6 +55,10 @@ class Step(Struct, frozen=True):
 
     def count(self, rows: str) -> int:
         return {"T": self.tokens, "R": self.rows, "B": self.seqs}[rows]
+
+    def touched(self, experts: int, chosen: int) -> float:
+        """Experts that some token visits, on average, where routers spread their choices evenly."""
+        return experts * (1 - (1 - chosen / experts) ** self.tokens)
 
     @property
     def visible(self) -> int:
@@ -84,6 +103,13 @@ def op_cost(spec: ExecutableSpec, op: Op, step: Step) -> Cost:
         size = FORMATS[_format(spec, op.weight)].storage_bytes(weight.n, weight.k) + extra
         # A step without a logit row runs no head.
         return Cost(2 * count * weight.n * weight.k, size if count else 0, 0, moved)
+    if isinstance(op, ExpertLinear):
+        weight = spec.program.weights[op.weight]
+        size = FORMATS[_format(spec, op.weight)].storage_bytes(weight.n, weight.k)
+        read = round(step.touched(op.experts, op.ids.columns) * size)
+        return Cost(2 * step.tokens * op.ids.columns * weight.n * weight.k, read, 0, moved)
+    if isinstance(op, Combine):
+        return Cost(flops=2 * step.tokens * op.weights.columns * op.out.columns, activations=moved)
     if isinstance(op, KVWrite):
         written = step.tokens * (op.k.columns + op.v.columns) * KV_ITEMSIZE[spec.kv[op.group].dtype]
         return Cost(kv=written, activations=moved)
@@ -91,7 +117,8 @@ def op_cost(spec: ExecutableSpec, op: Op, step: Step) -> Cost:
         group = spec.kv[op.group]
         one = 2 * group.kv_heads * group.head_dim * KV_ITEMSIZE[group.dtype]
         return Cost(flops=4 * step.visible * op.q.columns, kv=step.seqs * step.context * one, activations=moved)
-    columns = writes(op)[0].columns * step.count(spec.buffers[writes(op)[0].buffer].rows)
+    out = spec.buffers[writes(op)[0].buffer]
+    columns = writes(op)[0].columns * out.times * step.count(out.rows)
     each = {"norm": NORM_FLOPS, "act": ACT_FLOPS, "rope": ROPE_FLOPS, "add": 1, "scale": 1}.get(op.kind, 0)
     vectors = 4 * spec.program.weights[op.weight].n if isinstance(op, Norm) else 0
     tables = 8 * step.tokens * (op.rotary // 2) if isinstance(op, Rope) else 0
@@ -106,7 +133,7 @@ def step_cost(spec: ExecutableSpec, step: Step) -> Cost:
 def _view_bytes(spec: ExecutableSpec, view: View, step: Step) -> int:
     buffer = spec.buffers[view.buffer]
     whole = row_bytes(buffer.dtype, buffer.width)
-    return step.count(buffer.rows) * whole * view.columns // buffer.width
+    return step.count(buffer.rows) * buffer.times * whole * view.columns // buffer.width
 
 
 def _format(spec: ExecutableSpec, name: str) -> str:

@@ -57,6 +57,8 @@ class PlacedBuffer(Struct, frozen=True):
     """In the activation arena, bytes."""
     size: int
     """Bytes at the largest step."""
+    times: int = 1
+    """Rows for each of `rows`."""
 
     @property
     def stride(self) -> int:
@@ -69,12 +71,17 @@ class PlacedWeight(Struct, frozen=True):
     weight: Weight
     format: str
     n: int
-    """Rows of a matrix; elements of a vec; positions times columns of a table."""
+    """Rows of a matrix (of each expert's); elements of a vec; positions times columns of a table."""
     k: int
 
     @property
     def bytes(self) -> int:
-        return 4 * self.n if self.format == "vec" else FORMATS[self.format].storage_bytes(self.n, self.k)
+        return 4 * self.n if self.format == "vec" else self.weight.experts * self.stride
+
+    @property
+    def stride(self) -> int:
+        """Packed bytes of a matrix, or of one expert's."""
+        return FORMATS[self.format].storage_bytes(self.n, self.k)
 
 
 class KVSpec(Struct, frozen=True):
@@ -155,7 +162,7 @@ class ExecutableSpec(Struct, frozen=True):
         if any(isinstance(op, Host) for op in self.ops):
             segments = self._device_pieces()
         return {
-            "buffers": [(b.dtype, b.width, b.rows.value, b.offset) for b in self.buffers],
+            "buffers": [(b.dtype, b.width, b.rows.value, b.offset, b.times) for b in self.buffers],
             "weights": [(w.format, w.n, w.k, addresses[w.weight.name]) for w in self.weights],
             "arena": arena,
             "kv": [

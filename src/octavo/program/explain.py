@@ -116,7 +116,7 @@ def _op(op: Op, buffers: tuple[Buffer, ...] | tuple[PlacedBuffer, ...]) -> str:
     outputs = [_view(v, buffers) for v in writes(device)] or ["cache"]
     inputs = [_view(getattr(device, name), buffers) for name in device.reads]
     extra = [_short(str(getattr(device, f))) for f in ("weight", "bias") if getattr(device, f, None)]
-    for field in ("eps", "scale", "rotary", "group", "layer"):
+    for field in ("eps", "scale", "rotary", "group", "layer", "norm", "factor", "experts"):
         if hasattr(device, field):
             extra.append(f"{field}={getattr(device, field):.6g}")
     sign = "+=" if getattr(device, "accumulate", False) else "="
@@ -125,7 +125,8 @@ def _op(op: Op, buffers: tuple[Buffer, ...] | tuple[PlacedBuffer, ...]) -> str:
 
 def _view(view: View, buffers: tuple[Buffer, ...] | tuple[PlacedBuffer, ...]) -> str:
     buffer = buffers[view.buffer]
-    form = f"[{buffer.rows.value}, {buffer.width}]{'' if buffer.dtype is None else ' ' + buffer.dtype}"
+    times = "" if buffer.times == 1 else f"{buffer.times}·"
+    form = f"[{times}{buffer.rows.value}, {buffer.width}]{'' if buffer.dtype is None else ' ' + buffer.dtype}"
     if view.columns == buffer.width and view.offset == 0 and view.heads == 1:
         return f"{_short(buffer.name)} {form}"
     heads = f" as {view.heads} x {view.width}" if view.heads > 1 else ""

@@ -57,12 +57,13 @@ def choose_formats(program: Program, tensors: Mapping[str, SourceTensor], wishes
             counts[row] += len(sources)
             sizes[row] += 4 * weight.n
             continue
-        any_float = any_float or all(s in FLOATS for s in sources)
-        choice = choose(sources, wishes, lookup=weight.lookup)
+        any_float = any_float or (not weight.precise and all(s in FLOATS for s in sources))
+        asked = Wishes(dtype=wishes.dtype) if weight.precise else wishes
+        choice = choose(sources, asked, lookup=weight.lookup)
         by_weight[weight.name] = choice.format
         row = ("+".join(dict.fromkeys(sources)), choice.format, choice.text)
         counts[row] += len(sources)
-        sizes[row] += FORMATS[choice.format].storage_bytes(weight.n, weight.k)
+        sizes[row] += weight.experts * FORMATS[choice.format].storage_bytes(weight.n, weight.k)
     if quantises(wishes) and not any_float:
         raise ConfigError(
             f"--quantization: got {wishes.quantization}, allowed: none (its linears are quantised already)"

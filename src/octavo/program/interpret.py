@@ -15,7 +15,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from octavo.kernels.reference import attend as attention
-from octavo.kernels.reference import linear, rows, weights
+from octavo.kernels.reference import experts, linear, rows, weights
 from octavo.kernels.reference import sample as sampling
 from octavo.program.buffers import BufferStore
 from octavo.program.executable import ExecutableSpec, Limits, PlacedWeight
@@ -25,7 +25,9 @@ from octavo.program.ir import (
     Add,
     Attend,
     Cast,
+    Combine,
     Embed,
+    ExpertLinear,
     Gather,
     Head,
     KVWrite,
@@ -33,6 +35,7 @@ from octavo.program.ir import (
     Norm,
     Op,
     Rope,
+    Route,
     Scale,
     View,
     inner,
@@ -98,7 +101,8 @@ def load_weights(
     names: Collection[str] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, F32]:
-    """The numbers of each weight (or of those named) as float32: matrices [n, k], vectors [n], tables [positions, k].
+    """The numbers of each weight (or of those named) as float32: matrices [n, k] (experts' [experts, n, k]), vectors
+    [n], tables [positions, k].
 
     `progress` is told the source bytes of each tensor read.
     """
@@ -110,7 +114,7 @@ def _load(placed: PlacedWeight, tensors: Mapping[str, SourceTensor], progress: C
     weight = placed.weight
     if weight.kind == "table":
         return weight.make(placed.n // weight.k)
-    out = np.empty((weight.n, weight.k), np.float32)
+    out = np.empty((weight.experts * weight.n, weight.k), np.float32)
     at = 0
     for part in weight.parts:
         tensor = tensors[part.tensor]
@@ -122,7 +126,9 @@ def _load(placed: PlacedWeight, tensors: Mapping[str, SourceTensor], progress: C
         at += part.rows
         if progress is not None:
             progress(data.nbytes)
-    return out[:, 0].copy() if weight.kind == "vec" else out
+    if weight.kind == "vec":
+        return out[:, 0].copy()
+    return out if weight.experts == 1 else out.reshape(weight.experts, weight.n, weight.k)
 
 
 class OpRunner:
@@ -176,11 +182,25 @@ class OpRunner:
                 store.write(out, rows.scale(store.read(x, self._rows(x, batch)), factor, softcap=softcap))
             case Gather(x=x, out=out):
                 store.write(out, rows.gather(store.read(x, len(batch.token)), batch.row))
+            case Route(x=x, ids=ids, out=out, norm=norm, factor=factor):
+                logits = store.read(x, self._rows(x, batch)).reshape(-1, x.columns)
+                chosen, weighed = experts.route(logits, ids.columns, norm=norm, factor=factor)
+                store.write(ids, chosen.astype(np.float32))
+                store.write(out, weighed)
+            case ExpertLinear(x=x, ids=ids, out=out, weight=w):
+                chosen = store.numbers(ids.buffer, self._rows(ids, batch)).astype(np.int32)
+                values = store.numbers(x.buffer, self._rows(x, batch))
+                store.write(out, experts.expert_linear(values, chosen, self._numbers[w]))
+            case Combine(x=x, weights=weighed_by, out=out):
+                count = self._rows(out, batch)
+                values = store.read(x, self._rows(x, batch)).reshape(count, -1, x.columns)
+                store.write(out, experts.combine(values, store.numbers(weighed_by.buffer, count)))
             case Cast(x=x, out=out):
                 store.write(out, store.read(x, self._rows(x, batch)))
 
     def _rows(self, view: View, batch: Batch) -> int:
-        return {"T": len(batch.token), "R": len(batch.row), "B": batch.num_seqs}[self._spec.buffers[view.buffer].rows]
+        buffer = self._spec.buffers[view.buffer]
+        return buffer.times * {"T": len(batch.token), "R": len(batch.row), "B": batch.num_seqs}[buffer.rows]
 
     def _kv_write(self, op: KVWrite, batch: Batch) -> None:
         size = self._spec.kv[op.group].block_size

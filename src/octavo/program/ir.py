@@ -1,6 +1,6 @@
 """The Program: a model as data. A flat list of ops over views of named buffers; no weights, no device.
 
-    buffer   [rows, width] where rows is symbolic: T tokens, R logit rows, B sequences
+    buffer   [rows, width] where rows is symbolic: T tokens, R logit rows, B sequences, or a multiple of these
     view     columns of a buffer: `heads` pieces of `width`, `stride` apart, from `offset`; replaces split and concat
     weight   a declaration: the checkpoint tensors that fill it, and its shape
     segment  a named range of ops (embed, layers[i:j], head) that may run by itself
@@ -46,6 +46,8 @@ class Buffer(Struct, frozen=True):
     dtype: str | None = None
     port: bool = False
     """Outlives the Program (logits); never reused for anything else."""
+    times: int = 1
+    """Rows for each of `rows`: k where a token visits k experts, [k * T, width]; row t * k + j is token t's j-th."""
 
 
 class View(Struct, frozen=True):
@@ -115,6 +117,10 @@ class Weight(Struct, frozen=True):
     """(rope, "cos" or "sin")."""
     lookup: bool = False
     """An op reads single rows out of it (embed); it may feed the head as well."""
+    experts: int = 1
+    """Matrices [n, k] of one shape, packed one after another at a constant stride; `parts` fill expert after expert."""
+    precise: bool = False
+    """Never quantised by --quantization: small, and what it decides is not a matter of degree (routers)."""
 
     def make(self, rows: int) -> NDArray[np.float32]:
         """A table's values [rows, k]."""
@@ -263,6 +269,46 @@ class Head(Struct, frozen=True):
     weight: str
 
 
+class Route(Struct, frozen=True):
+    """The experts of each token: ids[t] = the k largest of x[t], largest first, ties to the lower; out[t] = weights.
+
+    weights = factor * softmax of x, over all experts (taken at the k) or, with `norm`, over the k alone. Softmax keeps
+    order, so "softmax, then top-k, then divide by their sum" and "top-k, then softmax" are both `norm`.
+    """
+
+    kind: ClassVar[str] = "route"
+    reads: ClassVar[tuple[str, ...]] = ("x",)
+    x: View
+    ids: View
+    """i32 [T, k]."""
+    out: View
+    """f32 [T, k]."""
+    norm: bool
+    factor: float
+
+
+class ExpertLinear(Struct, frozen=True):
+    """out[t * k + j] = weight[ids[t, j]] · x[t], or · x[t * k + j] where x has a row for each of a token's experts."""
+
+    kind: ClassVar[str] = "expert_linear"
+    reads: ClassVar[tuple[str, ...]] = ("x", "ids")
+    x: View
+    ids: View
+    out: View
+    weight: str
+    experts: int
+
+
+class Combine(Struct, frozen=True):
+    """out[t] = Σ_j weights[t, j] * x[t * k + j], in order of j."""
+
+    kind: ClassVar[str] = "combine"
+    reads: ClassVar[tuple[str, ...]] = ("x", "weights")
+    x: View
+    weights: View
+    out: View
+
+
 class Cast(Struct, frozen=True):
     """x in out's dtype, rounded once. Only lowering makes these."""
 
@@ -272,7 +318,25 @@ class Cast(Struct, frozen=True):
     out: View
 
 
-DeviceOp: TypeAlias = Embed | Linear | Norm | Rope | KVWrite | Attend | Act | Add | Scale | Gather | Head | Cast
+DeviceOp: TypeAlias = (
+    Embed
+    | Linear
+    | Norm
+    | Rope
+    | KVWrite
+    | Attend
+    | Act
+    | Add
+    | Scale
+    | Gather
+    | Head
+    | Route
+    | ExpertLinear
+    | Combine
+    | Cast
+)
+OUTPUTS: Mapping[str, tuple[str, ...]] = {"kv_write": (), "route": ("ids", "out")}
+"""Fields that an op of a kind fills, where they are not `out`."""
 
 
 class Host(Struct, frozen=True):
@@ -302,7 +366,7 @@ def reads(op: Op) -> list[View]:
 def writes(op: Op) -> list[View]:
     """Views the op fills."""
     op = inner(op)
-    return [] if isinstance(op, KVWrite) else [op.out]
+    return [getattr(op, name) for name in OUTPUTS.get(op.kind, ("out",))]
 
 
 def weights_of(op: Op) -> list[str]:
@@ -310,6 +374,11 @@ def weights_of(op: Op) -> list[str]:
     op = inner(op)
     names = [getattr(op, field, None) for field in ("weight", "bias", "cos", "sin")]
     return [name for name in names if name is not None]
+
+
+def views_of(op: DeviceOp) -> dict[str, View]:
+    """Every view field of the op."""
+    return {name: getattr(op, name) for name in (*op.reads, *OUTPUTS.get(op.kind, ("out",)))}
 
 
 def with_views(op: DeviceOp, change: Mapping[str, View]) -> DeviceOp:
@@ -372,9 +441,7 @@ class Program(Struct, frozen=True):
         assert ok and (view.heads == 1 or view.stride >= view.width), f"{where}: {view} leaves {buffer}"
 
     def _shapes(self, op: DeviceOp, where: str) -> None:
-        rows = {self.buffers[v.buffer].rows for v in [*reads(op), *writes(op)]}
-        wanted = {Rows.T, Rows.R} if isinstance(op, Gather) else rows
-        assert rows == wanted and (len(rows) == 1 or isinstance(op, Gather)), f"{where}: rows {sorted(rows)}"
+        self._row_counts(op, where)
         for name in weights_of(op):
             assert name in self.weights, f"{where}: weight {name} is not declared"
         match op:
@@ -404,9 +471,32 @@ class Program(Struct, frozen=True):
                 ok = a.columns == b.columns == out.columns
             case Scale(x=x, out=out, factor=factor, softcap=cap):
                 ok = x.columns == out.columns and math.isfinite(factor) and math.isfinite(cap) and cap >= 0
-            case Gather(x=x, out=out) | Cast(x=x, out=out):
+            case Gather(x=x, out=out) | Cast(x=x, out=out) | Combine(x=x, out=out):
                 ok = x.columns == out.columns
+            case Route(x=x, ids=ids, out=out):
+                ok = ids.columns == out.columns <= x.columns and self.buffers[ids.buffer].dtype == "i32"
+                ok = ok and self._whole(ids) and self._whole(out) and self.buffers[out.buffer].dtype == "f32"
+            case ExpertLinear(x=x, ids=ids, out=out, weight=w, experts=experts):
+                ok = (self.weights[w].n, self.weights[w].k) == (out.columns, x.columns)
+                ok = ok and self.weights[w].experts == experts and all(self._whole(v) for v in (x, ids, out))
         assert ok, f"{where}: shapes disagree: {op}"
+
+    def _row_counts(self, op: DeviceOp, where: str) -> None:
+        """Assert that the buffers of an op have the rows that go together."""
+        counts = {name: (self.buffers[v.buffer].rows, self.buffers[v.buffer].times) for name, v in views_of(op).items()}
+        match op:
+            case Gather():
+                ok = counts == {"x": (Rows.T, 1), "out": (Rows.R, 1)}
+            case ExpertLinear(ids=ids):
+                rows, _ = counts["ids"]
+                ok = counts["ids"] == (rows, 1) and counts["out"] == (rows, ids.columns)
+                ok = ok and counts["x"] in ((rows, 1), (rows, ids.columns))
+            case Combine(weights=weights):
+                rows, _ = counts["out"]
+                ok = counts == {"x": (rows, weights.columns), "weights": (rows, 1), "out": (rows, 1)}
+            case _:
+                ok = len(set(counts.values())) == 1
+        assert ok, f"{where}: rows {counts}"
 
     def _whole(self, view: View) -> bool:
         return view.offset == 0 and view.columns == self.buffers[view.buffer].width

@@ -31,6 +31,7 @@ from octavo.program.ir import (
     Buffer,
     Cast,
     DeviceOp,
+    ExpertLinear,
     Head,
     Host,
     Linear,
@@ -39,6 +40,7 @@ from octavo.program.ir import (
     Rope,
     View,
     reads,
+    views_of,
     weights_of,
     with_views,
     writes,
@@ -144,8 +146,8 @@ def _adjacent(a: Rope, b: Rope) -> Rope | None:
 
 # -- dtypes -----------------------------------------------------------------------------------------------------------
 def _wanted(op: DeviceOp, formats: Mapping[str, str]) -> str:
-    """The dtype in which an op reads its inputs."""
-    return FORMATS[formats[op.weight]].activation if isinstance(op, Linear | Head) else "f32"
+    """The dtype in which an op reads its input x."""
+    return FORMATS[formats[op.weight]].activation if isinstance(op, Linear | Head | ExpertLinear) else "f32"
 
 
 def _choose_dtypes(work: _Work, formats: Mapping[str, str], backend: BackendTable) -> None:
@@ -153,7 +155,7 @@ def _choose_dtypes(work: _Work, formats: Mapping[str, str], backend: BackendTabl
     written: dict[int, list[DeviceOp]] = {}
     for op, _ in work.ops:
         for v in reads(op):
-            if not isinstance(op, Linear) or v == op.x:
+            if not isinstance(op, Linear | ExpertLinear) or v == op.x:
                 wanted.setdefault(v.buffer, set()).add(_wanted(op, formats))
         for v in writes(op):
             written.setdefault(v.buffer, []).append(op)
@@ -182,13 +184,13 @@ def _insert_casts(work: _Work, formats: Mapping[str, str]) -> None:
     casts: dict[tuple[int, str], View] = {}
     for entry, segment in work.ops:
         op = entry
-        if isinstance(op, Linear | Head):
+        if isinstance(op, Linear | Head | ExpertLinear):
             want, have = _wanted(op, formats), work.buffers[op.x.buffer].dtype
             if want != have:
                 key = (op.x.buffer, want)
                 if key not in casts:
                     source = work.buffers[op.x.buffer]
-                    work.buffers.append(Buffer(f"{source.name} as {want}", source.rows, source.width, want))
+                    work.buffers.append(replace(source, name=f"{source.name} as {want}", dtype=want, port=False))
                     casts[key] = View(len(work.buffers) - 1, 0, 1, source.width, source.width)
                     out.append((Cast(op.x, casts[key]), segment))
                 op = with_views(op, {"x": casts[key]})
@@ -253,14 +255,15 @@ def _place(
     items = []
     for b in numbers:
         buffer = work.buffers[b]
-        size = limits.rows(buffer.rows) * row_bytes(buffer.dtype or "f32", buffer.width)
+        size = limits.rows(buffer.rows) * buffer.times * row_bytes(buffer.dtype or "f32", buffer.width)
         until = len(work.ops) if buffer.port or not reuse else last[b]
         items.append(Lifetime(size, first[b] if reuse else 0, until))
     offsets, total = plan(items)
     placed = []
     for b, item, offset in zip(numbers, items, offsets, strict=True):
         buffer = work.buffers[b]
-        placed.append(PlacedBuffer(buffer.name, buffer.rows, buffer.width, buffer.dtype or "f32", offset, item.size))
+        dtype = buffer.dtype or "f32"
+        placed.append(PlacedBuffer(buffer.name, buffer.rows, buffer.width, dtype, offset, item.size, buffer.times))
     return tuple(placed), total, {b: i for i, b in enumerate(numbers)}
 
 
@@ -271,8 +274,7 @@ def _renumber(op: Op, renamed: Mapping[int, int]) -> Op:
 
 
 def _renumber_device(op: DeviceOp, renamed: Mapping[int, int]) -> DeviceOp:
-    views = {name: getattr(op, name) for name in (*op.reads, "out") if hasattr(op, name)}
-    return with_views(op, {name: replace(v, buffer=renamed[v.buffer]) for name, v in views.items()})
+    return with_views(op, {name: replace(v, buffer=renamed[v.buffer]) for name, v in views_of(op).items()})
 
 
 def _place_weight(program: Program, name: str, formats: Mapping[str, str], limits: Limits) -> PlacedWeight:

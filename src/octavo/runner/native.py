@@ -58,9 +58,11 @@ class NativeBackend:
         at = 0
         for part in placed.weight.parts:
             tensor = tensors[part.tensor]
+            expert, column = divmod(at, placed.n)
             native.pack(
-                placed.format, tensor.source, part.rows, placed.k, tensor.read(), dst,
-                col0=at, n_total=placed.n, threads=self._team.threads,
+                placed.format, tensor.source, part.rows, placed.k, tensor.read(),
+                dst[expert * placed.stride : (expert + 1) * placed.stride],
+                col0=column, n_total=placed.n, threads=self._team.threads,
             )  # fmt: skip
             at += part.rows
             progress(tensor.nbytes)

@@ -213,9 +213,9 @@ def test_native_spec_is_flat_and_in_bounds(checkpoint: TinyCheckpoint) -> None:
     assert flat["weights"][1] == ("vec", 64, 1, 64)
     assert flat["kv"][0]["num_blocks"] == 7
     assert flat["kv"][0]["block_bytes"] == spec.kv[0].block_bytes == 2 * 3 * 16 * 2 * 16 * 4
-    for dtype, width, rows, offset in flat["buffers"]:
+    for dtype, width, rows, offset, times in flat["buffers"]:
         assert offset % 64 == 0
-        assert offset + spec.limits.rows(rows) * row_bytes(dtype, width) <= spec.arena_bytes
+        assert offset + spec.limits.rows(rows) * times * row_bytes(dtype, width) <= spec.arena_bytes
 
 
 def test_row_bytes() -> None:
