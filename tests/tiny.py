@@ -70,13 +70,39 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-f16": ("llama", {"dtype": "float16", "num_key_value_heads": 4}),
     "mistral": ("mistral", {"sliding_window": None, "head_dim": 32}),
     "qwen2": ("qwen2", {"rms_norm_eps": 1e-6}),
+    "mixtral": ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen3-moe": (
+        "qwen3_moe",
+        {
+            "num_experts": 8,
+            "moe_intermediate_size": 32,
+            "num_experts_per_tok": 3,
+            "head_dim": 32,
+            "norm_topk_prob": True,
+        },
+    ),
+    "qwen3-moe-mixed": (
+        "qwen3_moe",
+        {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 40, "mlp_only_layers": [0]},
+    ),
     "qwen2-tied": ("qwen2", {"tie_word_embeddings": True, "num_attention_heads": 2, "num_key_value_heads": 1}),
 }
-_ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM"}
+_ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+}
+EXPERT_NAMES = {
+    "mixtral": ("block_sparse_moe", ("w1", "w3", "w2")),
+    "qwen3_moe": ("mlp", ("gate_proj", "up_proj", "down_proj")),
+}
+"""Of a sparse layer: where it is, and its experts' gate, up and down."""
 
 
 def tiny_config(family: str = "llama", **overrides: Any) -> dict[str, Any]:
-    """A config.json of `family` ("llama", "mistral", "qwen2") with Hugging Face keys; overrides win."""
+    """A config.json of `family` (a key of _ARCHITECTURES) with Hugging Face keys; overrides win."""
     return {**_BASE, "model_type": family, "architectures": [_ARCHITECTURES[family]], "dtype": "float32", **overrides}
 
 
@@ -93,8 +119,17 @@ def tiny_weights(config: Mapping[str, Any], *, seed: int = 0) -> dict[str, NDArr
         if bias:
             out[f"{name}.bias"] = (rng.standard_normal(n) * 0.3).astype(np.float32)
 
-    def norm(name: str) -> None:
-        out[f"{name}.weight"] = (1 + 0.2 * rng.standard_normal(hidden)).astype(np.float32)
+    def norm(name: str, width: int = hidden) -> None:
+        out[f"{name}.weight"] = (1 + 0.2 * rng.standard_normal(width)).astype(np.float32)
+
+    def sparse(p: str) -> None:
+        place, (gate, up, down) = EXPERT_NAMES[config["model_type"]]
+        linear(f"{p}.{place}.gate", num_experts(config), hidden)
+        width = expert_width(config)
+        for e in range(num_experts(config)):
+            linear(f"{p}.{place}.experts.{e}.{gate}", width, hidden)
+            linear(f"{p}.{place}.experts.{e}.{up}", width, hidden)
+            linear(f"{p}.{place}.experts.{e}.{down}", hidden, width)
 
     bias = config["model_type"] == "qwen2" or bool(config.get("attention_bias"))
     out["model.embed_tokens.weight"] = rng.standard_normal((vocab, hidden)).astype(np.float32)
@@ -105,7 +140,13 @@ def tiny_weights(config: Mapping[str, Any], *, seed: int = 0) -> dict[str, NDArr
         linear(f"{p}.self_attn.k_proj", kv_heads * head_dim, hidden, bias=bias)
         linear(f"{p}.self_attn.v_proj", kv_heads * head_dim, hidden, bias=bias)
         linear(f"{p}.self_attn.o_proj", hidden, heads * head_dim, bias=bool(config.get("attention_bias")))
+        if config["model_type"] == "qwen3_moe":
+            norm(f"{p}.self_attn.q_norm", head_dim)
+            norm(f"{p}.self_attn.k_norm", head_dim)
         norm(f"{p}.post_attention_layernorm")
+        if is_sparse(config, i):
+            sparse(p)
+            continue
         linear(f"{p}.mlp.gate_proj", inner, hidden, bias=bool(config.get("mlp_bias")))
         linear(f"{p}.mlp.up_proj", inner, hidden, bias=bool(config.get("mlp_bias")))
         linear(f"{p}.mlp.down_proj", hidden, inner, bias=bool(config.get("mlp_bias")))
@@ -113,6 +154,19 @@ def tiny_weights(config: Mapping[str, Any], *, seed: int = 0) -> dict[str, NDArr
     if not config.get("tie_word_embeddings"):
         linear("lm_head", vocab, hidden)
     return out
+
+
+def num_experts(config: Mapping[str, Any]) -> int:
+    return int(config.get("num_experts") or config.get("num_local_experts") or 0)
+
+
+def expert_width(config: Mapping[str, Any]) -> int:
+    return int(config.get("moe_intermediate_size") or config["intermediate_size"])
+
+
+def is_sparse(config: Mapping[str, Any], layer: int) -> bool:
+    """Whether a layer is a mixture of experts."""
+    return num_experts(config) > 0 and layer not in config.get("mlp_only_layers", ())
 
 
 def write_tiny(
@@ -195,6 +249,27 @@ def dense_logits(directory: Path, ids: Sequence[int]) -> NDArray[np.float64]:
     def linear(x: NDArray[np.float64], name: str) -> NDArray[np.float64]:
         return np.asarray(x @ w[f"{name}.weight"].T + w.get(f"{name}.bias", 0.0))
 
+    def head_norm(x: NDArray[np.float64], name: str) -> NDArray[np.float64]:
+        return rms(x, name) if f"{name}.weight" in w else x
+
+    def gated(x: NDArray[np.float64], gate: str, up: str, down: str) -> NDArray[np.float64]:
+        g = linear(x, gate)
+        return linear(g / (1 + np.exp(-g)) * linear(x, up), down)
+
+    def sparse(x: NDArray[np.float64], p: str) -> NDArray[np.float64]:
+        place, names = EXPERT_NAMES[config["model_type"]]
+        scores = linear(x, f"{p}.{place}.gate")
+        e = np.exp(scores - scores.max(-1, keepdims=True))
+        chosen = np.argsort(-scores, axis=1, kind="stable")[:, : config["num_experts_per_tok"]]
+        share = np.take_along_axis(e / e.sum(-1, keepdims=True), chosen, 1)
+        if config["model_type"] == "mixtral" or config.get("norm_topk_prob"):
+            share = share / share.sum(-1, keepdims=True)
+        out = np.zeros_like(x)
+        for t, j in np.ndindex(chosen.shape):
+            expert = f"{p}.{place}.experts.{chosen[t, j]}"
+            out[t] += share[t, j] * gated(x[t], *(f"{expert}.{name}" for name in names))
+        return out
+
     def rotate(x: NDArray[np.float64]) -> NDArray[np.float64]:
         a, b = x[..., : d // 2], x[..., d // 2 :]
         return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
@@ -203,8 +278,9 @@ def dense_logits(directory: Path, ids: Sequence[int]) -> NDArray[np.float64]:
     for i in range(config["num_hidden_layers"]):
         p = f"model.layers.{i}"
         y = rms(x, f"{p}.input_layernorm")
-        q = rotate(linear(y, f"{p}.self_attn.q_proj").reshape(n, heads, d).transpose(1, 0, 2))
-        k = rotate(linear(y, f"{p}.self_attn.k_proj").reshape(n, kv_heads, d).transpose(1, 0, 2))
+        q = head_norm(linear(y, f"{p}.self_attn.q_proj").reshape(n, heads, d), f"{p}.self_attn.q_norm")
+        k = head_norm(linear(y, f"{p}.self_attn.k_proj").reshape(n, kv_heads, d), f"{p}.self_attn.k_norm")
+        q, k = (rotate(t.transpose(1, 0, 2)) for t in (q, k))
         v = linear(y, f"{p}.self_attn.v_proj").reshape(n, kv_heads, d).transpose(1, 0, 2)
         k, v = (np.repeat(t, heads // kv_heads, 0) for t in (k, v))
         s = q @ k.transpose(0, 2, 1) / np.sqrt(d) + future
@@ -212,8 +288,8 @@ def dense_logits(directory: Path, ids: Sequence[int]) -> NDArray[np.float64]:
         o = (s / s.sum(-1, keepdims=True)) @ v
         x = x + linear(o.transpose(1, 0, 2).reshape(n, heads * d), f"{p}.self_attn.o_proj")
         y = rms(x, f"{p}.post_attention_layernorm")
-        gate = linear(y, f"{p}.mlp.gate_proj")
-        x = x + linear(gate / (1 + np.exp(-gate)) * linear(y, f"{p}.mlp.up_proj"), f"{p}.mlp.down_proj")
+        dense = (f"{p}.mlp.{name}" for name in ("gate_proj", "up_proj", "down_proj"))
+        x = x + (sparse(y, p) if is_sparse(config, i) else gated(y, *dense))
     head = "model.embed_tokens" if config.get("tie_word_embeddings") else "lm_head"
     return linear(rms(x, "model.norm"), head)
 

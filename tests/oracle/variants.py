@@ -98,7 +98,32 @@ VARIANTS: Mapping[str, Variant] = {
         ),
     ),
     "mistral": Variant(model_type="mistral", family="llama", config={"sliding_window": None, "head_dim": 32}),
+    "mixtral": Variant(model_type="mixtral", family="mixtral", config={"num_local_experts": 4}, gguf="llama"),
     "qwen2": Variant(model_type="qwen2", family="qwen2", gguf="qwen2"),
+    "qwen3-moe": Variant(
+        model_type="qwen3_moe",
+        family="qwen3-moe",
+        config={
+            "head_dim": 32,
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "norm_topk_prob": True,
+        },
+        gguf="qwen3moe",
+    ),
+    "qwen3-moe-mixed": Variant(
+        model_type="qwen3_moe",
+        family="qwen3-moe",
+        config={
+            "num_experts": 12,
+            "num_experts_per_tok": 4,
+            "moe_intermediate_size": 48,
+            "decoder_sparse_step": 2,
+            "mlp_only_layers": [3],
+            "tie_word_embeddings": True,
+        },
+    ),
     "qwen2-tied": Variant(model_type="qwen2", family="qwen2", config={"tie_word_embeddings": True}, gguf="qwen2"),
     "qwen3": Variant(model_type="qwen3", family="qwen3", config={"head_dim": 32}, gguf="qwen3"),
     "qwen3-yarn": Variant(

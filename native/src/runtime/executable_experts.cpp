@@ -40,7 +40,6 @@ void Executable::sort_rows(const Stage& stage) {
             plan.units.push_back({static_cast<std::int32_t>(e), static_cast<std::int32_t>(first + count * i / pieces),
                                   static_cast<std::int32_t>(first + count * (i + 1) / pieces)});
         plan.start[at + 1] += static_cast<std::int32_t>(first);
-        plan.start[at + 1] += first;
     }
     for (std::int64_t t = 0; t < tokens; t++)
         for (std::int32_t j = 0; j < chosen; j++)

@@ -101,6 +101,13 @@ def norm_offset(config: Config, default: float = 1.0) -> float:
     return 0.0 if config.get("norm_offset") == 0 else default
 
 
+def experts(config: Config, count: int, chosen: int) -> tuple[int, int]:
+    """(experts of a layer, how many a token visits), with their defaults. Files spell the first in two ways."""
+    key = "num_experts" if config.get("num_experts") is not None else "num_local_experts"
+    count = integer(config, key, count, most=65536)
+    return count, integer(config, "num_experts_per_tok", chosen, most=count)
+
+
 def full_attention_only(config: Config, *, switch: bool = True) -> None:
     """Refuse a window on any layer. `switch`: what a config without `use_sliding_window` means by it."""
     kinds = config.get("layer_types") or []

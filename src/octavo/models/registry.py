@@ -16,10 +16,12 @@ MODELS: dict[str, str] = {
     "GraniteForCausalLM": "octavo.models.granite:GraniteForCausalLM",
     "LlamaForCausalLM": "octavo.models.llama:LlamaForCausalLM",
     "MistralForCausalLM": "octavo.models.llama:LlamaForCausalLM",
+    "MixtralForCausalLM": "octavo.models.mixtral:MixtralForCausalLM",
     "Olmo2ForCausalLM": "octavo.models.olmo2:Olmo2ForCausalLM",
     "Phi3ForCausalLM": "octavo.models.phi3:Phi3ForCausalLM",
     "Qwen2ForCausalLM": "octavo.models.qwen2:Qwen2ForCausalLM",
     "Qwen3ForCausalLM": "octavo.models.qwen3:Qwen3ForCausalLM",
+    "Qwen3MoeForCausalLM": "octavo.models.qwen3_moe:Qwen3MoeForCausalLM",
     "SmolLM3ForCausalLM": "octavo.models.smollm3:SmolLM3ForCausalLM",
 }
 MODEL_TYPES: dict[str, str] = {
@@ -27,10 +29,12 @@ MODEL_TYPES: dict[str, str] = {
     "granite": "GraniteForCausalLM",
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
+    "mixtral": "MixtralForCausalLM",
     "olmo2": "Olmo2ForCausalLM",
     "phi3": "Phi3ForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
     "smollm3": "SmolLM3ForCausalLM",
 }
 

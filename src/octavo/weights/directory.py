@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from octavo.errors import FileFormatError, ModelError
+from octavo.weights.experts import split_experts
 from octavo.weights.family_defaults import COMMON, DEFAULTS
 from octavo.weights.front import directory_templates, directory_vocabulary
 from octavo.weights.safetensors import SafeTensor, SafetensorsFile
@@ -112,7 +113,7 @@ def _tensors(
         got = ", ".join(f"{dtype} ({count} tensors)" for dtype, count in sorted(unsupported.items()))
         raise ModelError(f"{path}: tensor type {got} not supported here: allowed {', '.join(FLOATS)}")
     plain = {name: Tensor(name, FLOATS[t.dtype], t.shape, _Reader(t)) for name, t in found.items()}
-    return {**plain, **made}, notes
+    return split_experts({**plain, **made}, path), notes
 
 
 def _all_of_the_index(path: Path, found: Mapping[str, object]) -> None:

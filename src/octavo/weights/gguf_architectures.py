@@ -129,7 +129,50 @@ ARCHITECTURES: dict[str, Architecture] = {
     "qwen3": Architecture(model_type="qwen3", layer={**ATTENTION, **MLP, **QK_NORM}),
     "smollm3": Architecture(model_type="smollm3", neighbours=NEIGHBOURS),
 }
-WITH_EXPERTS: dict[str, Architecture] = {}
+
+
+def _experts(meta: Metadata) -> dict[str, Any]:
+    """Both spellings of Hugging Face's number of experts are read from the same key."""
+    return {
+        "num_experts": meta.size(".expert_count"),
+        "num_experts_per_tok": meta.size(".expert_used_count"),
+        "moe_intermediate_size": meta.size(".expert_feed_forward_length", meta.size(".feed_forward_length")),
+    }
+
+
+def _renormalised_experts(meta: Metadata) -> dict[str, Any]:
+    """llama.cpp divides by the sum of the chosen experts' weights here; the file has no key for it."""
+    return {**_experts(meta), "norm_topk_prob": True}
+
+
+WITH_EXPERTS: dict[str, Architecture] = {
+    "llama": Architecture(
+        model_type="mixtral",
+        layer={
+            **ATTENTION,
+            "ffn_norm": "post_attention_layernorm",
+            "ffn_gate_inp": "block_sparse_moe.gate",
+            "ffn_gate_exps": "block_sparse_moe.experts.w1",
+            "ffn_down_exps": "block_sparse_moe.experts.w2",
+            "ffn_up_exps": "block_sparse_moe.experts.w3",
+        },
+        neighbours=NEIGHBOURS,
+        config=_experts,
+    ),
+    "qwen3moe": Architecture(
+        model_type="qwen3_moe",
+        layer={
+            **ATTENTION,
+            **QK_NORM,
+            "ffn_norm": "post_attention_layernorm",
+            "ffn_gate_inp": "mlp.gate",
+            "ffn_gate_exps": "mlp.experts.gate_proj",
+            "ffn_up_exps": "mlp.experts.up_proj",
+            "ffn_down_exps": "mlp.experts.down_proj",
+        },
+        config=_renormalised_experts,
+    ),
+}
 """Rows of files whose expert_count is above 0."""
 
 

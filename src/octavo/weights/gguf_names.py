@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.errors import FileFormatError, ModelError, some
+from octavo.weights.experts import split_experts
 from octavo.weights.front import gguf_templates, gguf_vocabulary
 from octavo.weights.gguf import GGML_TYPES, GGUFArray, GGUFTensor
 from octavo.weights.gguf_architectures import Architecture, architecture
@@ -115,7 +116,7 @@ def _tensors(file: GGUFModel, arch: Architecture, config: Mapping[str, Any]) -> 
         tensors[name] = Tensor(name, tensor.type.lower(), tensor.shape, _Reader(tensor, heads))
     if unknown:
         raise ModelError(f"{file.path}: got tensors that {config['model_type']} models do not have: {some(unknown)}")
-    return tensors
+    return split_experts(tensors, file.path)
 
 
 class _Reader:

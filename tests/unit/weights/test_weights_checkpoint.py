@@ -138,7 +138,7 @@ def test_rope_keys_of_gguf(tmp_path: Path) -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "architecture": ({"general.architecture": "llama4x"}, r"'llama4x', allowed: .*llama, .*; did you mean llama\?"),
-    "experts": ({"llama.expert_count": 8}, "'llama' with experts"),
+    "experts": ({"general.architecture": "qwen2", "qwen2.expert_count": 8}, "'qwen2' with experts"),
     "split": ({"split.count": 3}, "one part of a GGUF file split in 3"),
     "heads": ({"llama.attention.head_count": 0}, "head_count"),
     "layers": ({"llama.block_count": "many"}, "block_count"),
