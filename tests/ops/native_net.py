@@ -189,7 +189,7 @@ class Net:
             return codes.astype(np.float32) * np.repeat(scale, 32, axis=1)[:, :width]
         kind = {"f32": np.dtype(np.float32), "i32": np.dtype(np.int32)}.get(dtype, BF16)
         raw = np.ascontiguousarray(self._rows(buffer, count)[:, : width * kind.itemsize])
-        return raw.view(kind).astype(np.float32)
+        return np.asarray(raw.view(kind), np.float32)
 
     def bits(self, buffer: int, count: int) -> bytes:
         """Everything the rows hold, padding left out."""
