@@ -12,14 +12,18 @@ from typing import Any, TypeVar
 import msgspec
 
 from octavo.cli.errors import UsageError
+from octavo.cli.print_config import config_text
 from octavo.cli.rivals import unknown_flag
+from octavo.cli.settings import read_settings, settings_file
 from octavo.cli.spec import Flag, Spec, flags_of
+from octavo.errors import ConfigError
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
 def parse(spec: Spec, argv: list[str]) -> dict[type[msgspec.Struct], Any] | None:
-    """Structs by type, filled from `argv`; None when help was asked for (and printed)."""
+    """Structs by type, filled from `argv`, then from the settings file; None when help or the configuration was asked
+    for (and printed)."""
     flags = flags_of(spec)
     taken = {p.name for p in spec.positionals}
     by_text = {f.text: f for f in flags.values() if f.name not in taken}
@@ -38,8 +42,16 @@ def parse(spec: Spec, argv: list[str]) -> dict[type[msgspec.Struct], Any] | None
             _take_flag(spec, by_text, word, words, values)
         else:
             loose.append(word)
+    file = settings_file(values.get("config"))
+    settings = read_settings(file, spec, flags)
     _take_positionals(spec, flags, loose, values)
-    return {struct: _build(struct, values) for struct in spec.structs}
+    origins = {**{k: s.origin for k, s in settings.items()}, **dict.fromkeys(values, "command line")}
+    values = {**{k: s.value for k, s in settings.items()}, **values}
+    if values.pop("print_config", False):
+        print(config_text(spec, flags, values, origins, file), end="")
+        return None
+    _check_positionals(spec, flags, values)
+    return {struct: _build(struct, values, origins) for struct in spec.structs}
 
 
 def _is_number(word: str) -> bool:
@@ -73,24 +85,31 @@ def _take_flag(spec: Spec, by_text: dict[str, Flag], word: str, words: Iterator[
 def _take_positionals(spec: Spec, flags: dict[str, Flag], loose: list[str], values: dict[str, Any]) -> None:
     left = list(loose)
     for p in spec.positionals:
-        if p.many:
-            found, left = left, []
-            if found or p.required:
-                values[p.name] = tuple(flags[p.name].read(w) for w in found)
-            if p.required and not found:
-                raise UsageError(f"{spec.command}: {p.name.upper()} is missing; see octavo {spec.command} --help")
+        if p.many and left:
+            values[p.name] = tuple(flags[p.name].read(w) for w in left)
+            left = []
         elif left:
             values[p.name] = flags[p.name].read(left.pop(0))
-        elif p.required:
-            raise UsageError(f"{spec.command}: {p.name.upper()} is missing; see octavo {spec.command} --help")
-        elif flags[p.name].default is msgspec.NODEFAULT:
-            values[p.name] = ""
     if left:
         many = [f.text for f in flags.values() if f.many and values.get(f.name)]
         advice = f"; repeat {many[0]} before each of its values" if many else ""
         raise UsageError(f"{spec.command}: unexpected argument {left[0]!r}{advice}")
 
 
-def _build(struct: type[S], values: dict[str, Any]) -> S:
+def _check_positionals(spec: Spec, flags: dict[str, Flag], values: dict[str, Any]) -> None:
+    for p in spec.positionals:
+        if p.required and not values.get(p.name):
+            raise UsageError(f"{spec.command}: {p.name.upper()} is missing; see octavo {spec.command} --help")
+        if flags[p.name].default is msgspec.NODEFAULT:
+            values.setdefault(p.name, "")
+
+
+def _build(struct: type[S], values: dict[str, Any], origins: dict[str, str]) -> S:
     names = {f.name for f in msgspec.structs.fields(struct)}
-    return struct(**{k: v for k, v in values.items() if k in names})
+    try:
+        return struct(**{k: v for k, v in values.items() if k in names})
+    except ConfigError as error:
+        name = str(error).removeprefix("--").partition(":")[0].replace("-", "_")
+        if origins.get(name, "command line") == "command line":
+            raise
+        raise type(error)(f"{error} (from {origins[name]})") from None

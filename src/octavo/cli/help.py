@@ -24,11 +24,11 @@ def help_text(spec: Spec, flags: dict[str, Flag]) -> str:
         name = p.name.upper() + ("..." if p.many else "")
         names.append(name if p.required else f"[{name}]")
     parts = [f"usage: octavo {spec.command} {' '.join(names)} [options]", spec.summary]
-    docs = {s: field_docs(s) for s in spec.structs}
+    docs = {s: field_docs(s) for s in spec.all_structs}
     if spec.positionals:
         rows = [(p.name.upper(), docs[flags[p.name].struct].get(p.name, "")) for p in spec.positionals]
         parts.append(_rows("arguments", rows, width))
-    for struct in spec.structs:
+    for struct in spec.all_structs:
         own = [f for f in flags.values() if f.struct is struct and f.name not in taken]
         if own:
             title = TITLES.get(struct.__name__) or (inspect.getdoc(struct) or "options").splitlines()[0].rstrip(".")

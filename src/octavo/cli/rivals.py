@@ -112,20 +112,21 @@ def unknown_flag(flag: str, known: list[str], *, command: str) -> UsageError:
     """The error for a flag that `command` does not have, with the best advice there is."""
     if flag in FLAGS and flag not in known:
         return UsageError(f"{command} has no {flag}: {FLAGS[flag]}")
-    near = _near(flag, known)
-    advice = f"did you mean {near}?" if near else f"see octavo {command} --help"
+    close = near(flag, known)
+    advice = f"did you mean {close}?" if close else f"see octavo {command} --help"
     return UsageError(f"{command} has no {flag}: {advice}")
 
 
 def unknown_command(name: str, known: list[str]) -> UsageError:
     if name in COMMANDS:
         return UsageError(f"no command {name!r}: {COMMANDS[name]}")
-    near = _near(name, known)
-    advice = f"did you mean {near}?" if near else f"allowed: {', '.join(known)}"
+    close = near(name, known)
+    advice = f"did you mean {close}?" if close else f"allowed: {', '.join(known)}"
     return UsageError(f"no command {name!r}: {advice}")
 
 
-def _near(word: str, known: list[str]) -> str | None:
+def near(word: str, known: list[str]) -> str | None:
+    """The likeliest of `known`, None if nothing is alike."""
     import difflib
 
     found = difflib.get_close_matches(word, known, n=1, cutoff=0.65)

