@@ -125,7 +125,7 @@ class LLM:
     def render_chat(
         self, messages: Sequence[Message], *, add_generation_prompt: bool = True, **kwargs: Any
     ) -> list[int]:
-        """Token ids of a conversation, through the chat template. `kwargs`: continue_final_message, tools (schemas), and
+        """Token ids of a conversation, through the chat template. `kwargs`: continue_final_message, tools and
         more names for the template. Raises InvalidRequest."""
         return self._front.render_chat(messages, add_generation_prompt=add_generation_prompt, **kwargs)
 

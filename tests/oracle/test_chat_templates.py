@@ -1,0 +1,39 @@
+"""Chat templates rendered here and by transformers: our own small ones, and those of real models at hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from octavo.errors import InvalidRequest
+from octavo.text.chat import ChatTemplate
+from octavo.text.tokenizer import Tokenizer
+from tests.chat_corpus import REFUSED, asked, conversations, own_templates, templates_at_hand
+from tests.unit.text.conftest import tiny_metadata
+
+pytest.importorskip("transformers", reason="needs transformers (the oracle extra)")
+
+from tests.oracle.chat_reference import NAMED, reference
+
+TEMPLATES = {**own_templates(), **templates_at_hand()}
+
+
+def ours(template: ChatTemplate, conversation: dict[str, Any]) -> str:
+    try:
+        return template.render(conversation["messages"], **asked(conversation))
+    except InvalidRequest:
+        return REFUSED
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_as_transformers(name: str) -> None:
+    template = ChatTemplate(TEMPLATES[name], tokenizer=Tokenizer.from_gguf(tiny_metadata()))
+    form, differ = template.content_form, []
+    for conversation in conversations():
+        if form == "string" and conversation["name"] == "parts":
+            continue  # transformers writes the list as Python does; here the texts are joined by line ends
+        want, got = reference(TEMPLATES[name], conversation, NAMED), ours(template, conversation)
+        if want != got:
+            differ.append((conversation["name"], want, got))
+    assert not differ
