@@ -64,9 +64,7 @@ class Tokenizer:
         spaced = self._alphabet == "metaspace"
         self._continued = _without_control(backend, added, mark=AFTER) if spaced else None
         self._bytes: list[bytes | None] = [None] * self.vocab_size
-        unknown = backend.token_to_id(getattr(backend.model, "unk_token", None) or "")
-        unk_id = getattr(backend.model, "unk_id", unknown)
-        self._never = frozenset(self.control) - {unknown, unk_id}
+        self._never = frozenset(self.control) - {vocabulary.unknown_id}
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], *, cache: TokenizerCache | None = None) -> Tokenizer:

@@ -14,7 +14,7 @@ import msgspec
 from octavo.errors import FileFormatError, ModelError
 from octavo.weights.experts import split_experts
 from octavo.weights.family_defaults import COMMON, DEFAULTS
-from octavo.weights.front import directory_templates, directory_vocabulary
+from octavo.weights.front import declared_eos, directory_templates, directory_vocabulary
 from octavo.weights.safetensors import SafeTensor, SafetensorsFile
 from octavo.weights.tensors import Checkpoint, Tensor
 
@@ -36,6 +36,9 @@ def open_directory(path: Path) -> Checkpoint:
     generation = _json(path / "generation_config.json", optional=True)
     settings = _json(path / "tokenizer_config.json", optional=True)
     config = _config(path, raw, generation, tensors)
+    named = declared_eos(path, settings)
+    if named is not None and named not in config["eos_token_id"]:
+        config["eos_token_id"].append(named)
     return Checkpoint(
         path=path,
         config=config,

@@ -54,6 +54,34 @@ def directory_vocabulary(path: Path, settings: Mapping[str, Any], config: Mappin
     return {"format": "none", "reason": f"{path}: no tokenizer.json, tokenizer.model or tekken.json in it"}
 
 
+class _Added(msgspec.Struct):
+    id: int
+    content: str
+
+
+class _AddedTokens(msgspec.Struct):
+    added_tokens: list[_Added] = []
+
+
+def declared_eos(path: Path, settings: Mapping[str, Any]) -> int | None:
+    """The id of tokenizer_config.json's eos_token: chat models end turns with it, whatever config.json says."""
+    token = settings.get("eos_token")
+    text = token.get("content") if isinstance(token, dict) else token
+    if not isinstance(text, str):
+        return None
+    listed = settings.get("added_tokens_decoder")
+    for key, item in listed.items() if isinstance(listed, dict) else ():
+        if isinstance(item, dict) and item.get("content") == text and str(key).isdecimal():
+            return int(key)
+    if listed or not (path / "tokenizer.json").is_file():
+        return None
+    try:
+        added = msgspec.json.decode(_read(path / "tokenizer.json", MAX_VOCABULARY), type=_AddedTokens).added_tokens
+    except msgspec.DecodeError:
+        return None  # refused when the tokenizer is built, with the reason
+    return next((token.id for token in added if token.content == text), None)
+
+
 def directory_templates(path: Path, settings: Mapping[str, Any]) -> dict[str, str]:
     """Name -> chat template. Files of their own go before those in tokenizer_config.json. Raises FileFormatError."""
     found = _templates(settings.get("chat_template"))

@@ -56,9 +56,10 @@ def load(
     eos_ids: Sequence[int] | None = None,
     key: str | None = None,
     cache: TokenizerCache | None = None,
+    kept: bool = False,
 ) -> Vocabulary:
-    """The vocabulary in the `tokenizer.*` keys of a file. `key`: its identity; with it, what takes long to build is
-    looked for and kept in `cache`. Raises ModelError (other vocabularies or pre-tokenizers)."""
+    """The vocabulary in the `tokenizer.*` keys of a file. `key`: its identity; with it, what takes long to build (or is
+    to be `kept` anyway) is looked for and kept in `cache`. Raises ModelError (other vocabularies, pre-tokenizers)."""
     meta = Metadata(metadata)
     name = meta.get("model")
     kind = KINDS.get(str(name))
@@ -67,7 +68,10 @@ def load(
         raise ModelError(f"tokenizer.ggml.model: got {name!r}{why}, allowed: {NAMES}")
     if name == "gpt2" and meta.get("pre") is None:
         log.warning("tokenizer.ggml.pre: the file has none; 'default' may not be what the model was trained with")
-    backend = _kept(kind, meta, key, cache) if kind.kept and key and cache is not None else kind.build(meta)
+    if (kept or kind.kept) and key and cache is not None:
+        backend = _kept(kind, meta, key, cache)
+    else:
+        backend = kind.build(meta)
     if eos_ids is None:
         eos_ids = sorted({i for i in map(meta.id, ("eos", "eot", "eom")) if i is not None})
     bos_id = meta.id("bos")
@@ -80,6 +84,7 @@ def load(
         eos_id=meta.id("eos"),
         eos_ids=tuple(eos_ids),
         add_bos=bos_id is not None and meta.flag("add_bos_token", kind.add_bos(meta)),
+        unknown_id=sentencepiece.unknown_id(meta),
         named={name: text for name, i in others.items() if i is not None and (text := backend.id_to_token(i))},
     )
 

@@ -43,10 +43,8 @@ def build_bpe(meta: Metadata) -> Backend:
 
     tokens, types = meta.vocabulary()
     pairs: list[Any] = merges(tokens, meta.scores(len(tokens)), types)
-    unknown = meta.id("unknown")
+    unknown = unknown_id(meta)
     name = tokens[unknown] if unknown is not None and unknown < len(tokens) else None
-    if unknown is None and types[0] == UNKNOWN:
-        name = tokens[0]
     vocab = dict(zip(tokens, range(len(tokens)), strict=True))
     try:
         model = models.BPE(vocab=vocab, merges=pairs, unk_token=name, fuse_unk=True, byte_fallback=True)
@@ -65,15 +63,13 @@ def build_unigram(meta: Metadata) -> Backend:
 
     tokens, types = meta.vocabulary()
     scores = meta.scores(len(tokens))
-    unknown = meta.id("unknown")
-    if unknown is None:
-        unknown = next((i for i, kind in enumerate(types) if kind == UNKNOWN), None)
+    unknown = unknown_id(meta)
     if unknown is None or unknown >= len(tokens):
         raise ModelError(f"tokenizer.ggml.unknown_token_id: got {unknown}, allowed: 0 to {len(tokens) - 1}")
     # What is no text must not be found in text. Scores decide, and these are worse than any path of real pieces.
     worst = min((score for score, kind in zip(scores, types, strict=True) if kind == NORMAL), default=0.0) - 1000.0
     vocab = [
-        (token, worst if kind in (CONTROL, UNUSED, BYTE) else score)
+        (token, worst if kind in (UNKNOWN, CONTROL, UNUSED, BYTE) else score)
         for token, score, kind in zip(tokens, scores, types, strict=True)
     ]
     try:
@@ -84,6 +80,15 @@ def build_unigram(meta: Metadata) -> Backend:
     _install(meta, backend)
     add_tokens(backend, tokens, types)
     return backend
+
+
+def unknown_id(meta: Metadata) -> int | None:
+    """The id of what has no piece: the file's own, or the first token of that type."""
+    named = meta.id("unknown")
+    types = meta.get("token_type", ())
+    if named is not None or not isinstance(types, Sequence):
+        return named
+    return next((i for i, kind in enumerate(types) if kind == UNKNOWN), None)
 
 
 def _install(meta: Metadata, backend: Backend) -> None:
@@ -97,7 +102,7 @@ def _install(meta: Metadata, backend: Backend) -> None:
         except Exception as error:  # the package raises bare Exception
             raise ModelError(f"tokenizer.ggml.precompiled_charsmap: {error}") from None
     if meta.flag("remove_extra_whitespaces", False):
-        steps += [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+        steps += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
     if meta.flag("add_space_prefix", True):
         steps.append(normalizers.Prepend("▁"))
     backend.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])

@@ -43,7 +43,7 @@ def _tekken(spec: Spec, cache: TokenizerCache | None) -> Vocabulary:
 
 def _file(spec: Spec, metadata: Mapping[str, object], cache: TokenizerCache | None) -> Vocabulary:
     """A vocabulary file of a directory, with what the files beside it say about added tokens, BOS and EOS."""
-    built = gguf.load(metadata, key=spec.get("key"), cache=cache)
+    built = gguf.load(metadata, key=spec.get("key"), cache=cache, kept=True)
     settings, config = spec.get("tokenizer_config") or {}, spec.get("config") or {}
     tokenizer_json.add_declared(built.backend, settings)
     names = {"bos_token": built.bos_id, "eos_token": built.eos_id}
@@ -57,6 +57,7 @@ def _file(spec: Spec, metadata: Mapping[str, object], cache: TokenizerCache | No
         alphabet=built.alphabet,
         strip_start=built.strip_start,
         leading=leading,
+        unknown_id=built.unknown_id,
     )
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Sequence
+from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, overload
 
 import msgspec
 
@@ -68,22 +70,42 @@ def read(data: bytes) -> dict[str, object]:
         if 0 <= token.rank < len(special):
             special[token.rank] = token.token_str
     spell = {byte: char for char, byte in byte_of_char().items()}
-    ranks = {word: i for i, word in enumerate(words)}
-    merges: list[str] = []
-    for word in words:
-        if len(word) > 1 and (pair := _halves(word, ranks)) is not None:
-            merges.append(" ".join("".join(map(spell.__getitem__, half)) for half in pair))
     keys: dict[str, Any] = {
         "model": "gpt2",
         "pre": "tekken",
         "tokens": [*special, *("".join(map(spell.__getitem__, word)) for word in words)],
         "token_type": [CONTROL] * len(special) + [NORMAL] * len(words),
-        "merges": merges,
+        "merges": Merges(words),
     }
     for name, text in (("bos", "<s>"), ("eos", "</s>"), ("unknown", "<unk>")):
         if text in special:
             keys[f"{name}_token_id"] = special.index(text)
     return {f"tokenizer.ggml.{key}": value for key, value in keys.items()}
+
+
+class Merges(Sequence[str]):
+    """Merges of a vocabulary of ranks, made when they are first asked for: that takes seconds, and a kept tokenizer
+    does not need them."""
+
+    def __init__(self, words: Sequence[bytes]) -> None:
+        self._words = words
+
+    @cached_property
+    def _made(self) -> list[str]:
+        spell = {byte: char for char, byte in byte_of_char().items()}
+        ranks = {word: i for i, word in enumerate(self._words)}
+        pairs = (_halves(word, ranks) for word in self._words if len(word) > 1)
+        return [" ".join("".join(map(spell.__getitem__, half)) for half in pair) for pair in pairs if pair is not None]
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        return self._made[index]
 
 
 def _halves(word: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes] | None:

@@ -21,6 +21,8 @@ SPACED = frozenset(("Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"))
 
 class _Model(msgspec.Struct):
     type: str | None = None
+    unk_id: int | None = None
+    unk_token: str | None = None
 
 
 class _Head(msgspec.Struct):
@@ -48,7 +50,11 @@ def load(
     alphabet, strip_start = _decoding(head.decoder)
     add_declared(backend, settings)
     leading = backend.encode("", add_special_tokens=True).ids[:1]
-    return finish(backend, settings, config, alphabet=alphabet, strip_start=strip_start, leading=leading)
+    model = head.model or _Model()
+    unknown = model.unk_id if model.unk_token is None else backend.token_to_id(model.unk_token)
+    return finish(
+        backend, settings, config, alphabet=alphabet, strip_start=strip_start, leading=leading, unknown_id=unknown
+    )
 
 
 def finish(
@@ -59,6 +65,7 @@ def finish(
     alphabet: Alphabet,
     strip_start: bool,
     leading: list[int],
+    unknown_id: int | None,
 ) -> Vocabulary:
     """What the files of a directory say besides the vocabulary. `leading`: what its post-processor puts first."""
     bos_text, eos_text = content(settings.get("bos_token")), content(settings.get("eos_token"))
@@ -79,6 +86,7 @@ def finish(
         eos_id=named if named is not None else next(iter(eos_ids), None),
         eos_ids=tuple(eos_ids),
         add_bos=add_bos and bos_id is not None,
+        unknown_id=unknown_id,
         named=_named(settings),
     )
 

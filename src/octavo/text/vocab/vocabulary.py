@@ -30,6 +30,8 @@ class Vocabulary:
     eos_ids: tuple[int, ...]
     """Every id that ends a turn."""
     add_bos: bool
+    unknown_id: int | None = None
+    """What stands for text that has no token."""
     named: Mapping[str, str] = field(default_factory=dict)
     """More tokens under the names that templates know them by: pad_token, unk_token, ..."""
 

@@ -1,0 +1,178 @@
+"""Kinds of vocabularies against what their own libraries give, and the files they come in."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from octavo.errors import FileFormatError, ModelError
+from octavo.text.tokenizer import Tokenizer
+from octavo.text.vocab import model_file, tekken
+from octavo.text.vocab.pretokenizers import PRE_TOKENIZERS, TEKKEN
+from tests.texts import mixed_texts
+from tests.unit.text.conftest import tiny_metadata
+
+SPM = sorted((Path(__file__).parents[2] / "data" / "spm").glob("*.json"))
+"""Written by tests/oracle/spm_reference.py."""
+
+
+def model_of(path: Path) -> bytes:
+    return base64.b64decode(json.loads(path.read_text())["model"])
+
+
+def sentencepiece(data: bytes, **more: Any) -> Tokenizer:
+    return Tokenizer.from_spec({"format": "sentencepiece", "data": data, **more})
+
+
+@pytest.fixture(scope="module", params=SPM, ids=lambda path: path.stem)
+def spm(request: pytest.FixtureRequest) -> tuple[str, Tokenizer, list[list[int]]]:
+    path: Path = request.param
+    return path.stem, sentencepiece(model_of(path)), json.loads(path.read_text())["ids"]
+
+
+def test_sentencepiece_ids(spm: tuple[str, Tokenizer, list[list[int]]]) -> None:
+    name, tokenizer, expected = spm
+    assert (tokenizer.bos_id, tokenizer.eos_ids) == (1, (2,)) and tokenizer.token_id("[INST]") in tokenizer.special_ids
+    assert tokenizer.strip_start == (name != "bpe-no-prefix") and tokenizer.add_bos == name.startswith("bpe")
+    for text, want in zip(mixed_texts(), expected, strict=True):
+        got = tokenizer.encode(text, add_bos=False)
+        if any(token in text for token in ("</s>", "<s>", "[INST]", "<unk>", "<tool>", "<0x0A>")):
+            assert not set(got) & (set(tokenizer.control) - {0}), "control tokens are no text (S16)"
+        else:
+            assert got == want, text
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.one_of(st.text(max_size=6), st.sampled_from(["</s>", "[INST]", " ", "<0x0A>"])), max_size=6))
+def test_sentencepiece_round_trip(spm: tuple[str, Tokenizer, list[list[int]]], pieces: list[str]) -> None:
+    name, tokenizer, _ = spm
+    text = "".join(pieces)
+    ids = tokenizer.encode(text)
+    assert not set(ids) & (set(tokenizer.control) - {0, 1})
+    if name.startswith("bpe") and "▁" not in text and "ﬁ" not in text:
+        assert tokenizer.decode(ids) == text, "bytes fall back, nothing is lost"
+
+
+def test_directories_with_a_model_file_say_more() -> None:
+    """tokenizer_config.json adds tokens, and its EOS goes before the file's."""
+    data = model_of(SPM[0])
+    size = sentencepiece(data).vocab_size
+    config = {
+        "eos_token": {"content": "<|end|>"},
+        "add_bos_token": False,
+        "pad_token": "<unk>",
+        "added_tokens_decoder": {
+            str(size): {"content": "<|end|>", "special": True},
+            "2": {"content": "</s>", "special": True},
+        },
+    }
+    more = sentencepiece(data, tokenizer_config=config, config={"eos_token_id": [2]})
+    assert (more.eos_id, more.eos_ids, more.add_bos) == (size, (2, size), False)
+    assert more.named["pad_token"] == "<unk>" and more.named["eos_token"] == "<|end|>"
+    assert more.encode("a<|end|>", parse_special=True)[-1] == size and size not in more.encode("a<|end|>")
+    config["added_tokens_decoder"] = {str(size + 5): {"content": "<|end|>", "special": True}}
+    with pytest.raises(ModelError, match="added_tokens_decoder"):
+        sentencepiece(data, tokenizer_config=config)
+
+
+def test_damaged_model_files() -> None:
+    data = model_of(SPM[0])
+    for cut in (0, 1, 7, 100, len(data) - 1):
+        with pytest.raises(ModelError, match=r"tokenizer\.model"):
+            model_file.read(data[:cut])
+    for bad in (b"\x0a\xff\xff\xff\xff\x0f", b"\xff" * 20, b"\x0b", b"\x0a\x03\x0a\x01\xff"):
+        with pytest.raises(FileFormatError, match=r"tokenizer\.model"):
+            model_file.read(bad)
+    word = data + b"\x12\x02\x18\x03"  # another trainer_spec: the last one counts
+    with pytest.raises(ModelError, match="model type: got 3"):
+        model_file.read(word)
+    with pytest.raises(ModelError, match="suffixes"):
+        model_file.read(data + b"\x12\x05\x18\x02\xc0\x01\x01")
+
+
+def tekken_json(**more: Any) -> bytes:
+    words = [bytes([i]) for i in range(256)] + [b"he", b"ll", b"hell", b"hello", b" h", b"\xc3\xa9"]
+    vocab = [
+        {"rank": i, "token_bytes": base64.b64encode(word).decode(), "token_str": None} for i, word in enumerate(words)
+    ]
+    config = {"pattern": TEKKEN, "default_vocab_size": len(words) + 20, "default_num_special_tokens": 20}
+    return json.dumps({"config": config | more, "vocab": vocab}).encode()
+
+
+def test_tekken() -> None:
+    tokenizer = Tokenizer.from_spec({"format": "tekken", "data": tekken_json()})
+    assert (tokenizer.vocab_size, tokenizer.bos_id, tokenizer.eos_ids, tokenizer.add_bos) == (282, 1, (2,), True)
+    shown = [tokenizer.token_text(i) for i in tokenizer.encode("hello hell é")]
+    assert shown == ["<s>", "hello", " ", "hell", " ", "é"], "he and ll join before a space and h"
+    assert tokenizer.encode("[INST]", parse_special=True) == [1, 3] and 3 not in tokenizer.encode("[INST]")
+    for text in mixed_texts(0):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+    for bad, says in (
+        (b"{", "tekken.json"),
+        (tekken_json(pattern="x"), "pattern"),
+        (tekken_json(default_vocab_size=9999), "vocab"),
+        (tekken_json().replace(b'"aGU="', b'"!"'), "tekken.json"),
+    ):
+        with pytest.raises(ModelError, match=says):
+            tekken.read(bad)
+
+
+CUTS = {
+    "default": ["a", "(", "123", "4", ")", "Ġ", "+", "Ġb"],
+    "gpt-2": ["a", "(", "1234", ")", "Ġ+", "Ġb"],
+    "smollm": ["a", "(", "1", "2", "3", "4", ")", "Ġ+", "Ġb"],
+    "qwen2": ["a", "(", "1", "2", "3", "4", ")", "Ġ+", "Ġb"],
+    "llama-bpe": ["a", "(", "123", "4", ")", "Ġ+", "Ġb"],
+    "deepseek-v3": ["a", "(", "123", "4", ")", "Ġ+", "Ġb"],
+    "deepseek-llm": ["a", "(", "1", "2", "3", "4", ")", "Ġ+", "Ġb"],
+    "tekken": ["a", "(", "1", "2", "3", "4", ")", "Ġ+", "Ġb"],
+    "gpt-4o": ["a", "(", "123", "4", ")", "Ġ+", "Ġb"],
+}
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_how_texts_are_cut(name: str) -> None:
+    backend = Tokenizer.from_gguf(tiny_metadata(**{"tokenizer.ggml.pre": name}))._backend
+    cut = [piece for piece, _ in backend.pre_tokenizer.pre_tokenize_str("a(1234) + b")]
+    assert cut == CUTS[name]
+
+
+def test_case_cuts_words() -> None:
+    for name, want in (
+        ("tekken", ["École", "HTTPServer", "'s"]),
+        ("gpt-4o", ["École", "HTTPServer's"]),
+        ("llama-bpe", ["ÉcoleHTTPServer", "'s"]),
+    ):
+        tokenizer = Tokenizer.from_gguf(tiny_metadata(**{"tokenizer.ggml.pre": name}))
+        pieces = tokenizer._backend.pre_tokenizer.pre_tokenize_str("ÉcoleHTTPServer's")
+        assert ["ÉcoleHTTPServer's"[a:b] for _, (a, b) in pieces] == want, name
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(sorted(PRE_TOKENIZERS)), st.text(max_size=40))
+def test_no_rule_loses_text(name: str, text: str) -> None:
+    tokenizer = RULED.setdefault(name, Tokenizer.from_gguf(tiny_metadata(**{"tokenizer.ggml.pre": name})))
+    got = tokenizer.decode(tokenizer.encode(text))
+    if PRE_TOKENIZERS[name].nfc:
+        import unicodedata
+
+        text = unicodedata.normalize("NFC", text)
+    assert got == text
+
+
+RULED: dict[str, Tokenizer] = {}
+
+
+def test_unknown_kinds_name_the_known() -> None:
+    with pytest.raises(ModelError, match=r"tokenizer\.ggml\.pre: got 'qwen22', allowed: default, .*nearest is 'qwen2'"):
+        Tokenizer.from_gguf(tiny_metadata(**{"tokenizer.ggml.pre": "qwen22"}))
+    with pytest.raises(ModelError, match=r"WordPiece.*'gpt2'.*'llama'.*'t5'"):
+        Tokenizer.from_gguf(tiny_metadata(**{"tokenizer.ggml.model": "bert"}))
+    with pytest.raises(ModelError, match="no tokenizer"):
+        Tokenizer.from_spec({"format": "none", "reason": "no tokenizer.json"})
