@@ -63,8 +63,8 @@ def test_tiles_of_rows_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for kind in ("awq", "gptq", "gptq-act-order", "ct-w4a16-zeros", "ct-w8a8", "fp8"):
         made = write_quantized(tmp_path, kind)
         whole = {name: open_checkpoint(made.directory).tensors[name].read() for name in made.matrices}
-        monkeypatch.setattr("octavo.weights.quantized.coded.TILE", 64 * 24)
-        monkeypatch.setattr("octavo.weights.quantized.fp8.TILE", 64 * 24)
+        for size in ("coded.TILE", "coded.DENSE_TILE", "fp8.TILE"):
+            monkeypatch.setattr(f"octavo.weights.quantized.{size}", 64 * 24)
         for name, data in whole.items():
             np.testing.assert_array_equal(open_checkpoint(made.directory).tensors[name].read(), data)
         monkeypatch.undo()

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.errors import ModelError
-from octavo.weights.quantized.coded import FLOAT_TYPES, I16, U8, CodedLinear, array, finite, unpacked
+from octavo.weights.quantized.coded import FLOAT_TYPES, I16, MASK, SHIFT, U8, CodedLinear, array, finite, unpacked
 from octavo.weights.quantized.port import Converted, Parts, columns, group_size, need, one_of
 
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
@@ -41,18 +40,16 @@ class AWQ:
         words = array(qweight)
 
         def body(first: int, end: int) -> U8:
-            """A word of eight channels at column c and at column c + 16 gives a byte of each channel's block."""
-            if first % 8:
-                raise ModelError(f"tensor {qweight.name}: got rows from {first}, allowed: multiples of 8")
-            raw = np.ascontiguousarray(words[:, first // 8 : end // 8]).view(np.uint8)
+            """Byte t = 2a + b of a word holds channels 4b + a (low nibble) and 4b + a + 2 (high nibble)."""
+            assert first % 8 == 0 and end % 8 == 0, (first, end)
             count = (end - first) // 8
-            # bytes of a word: t = 2a + b holds channels 4b + a (low nibble) and 4b + a + 2 (high nibble)
-            at = raw.reshape(k // 32, 2, 16, count, 2, 2)
-            out = np.empty((count, 2, 2, 2, k // 32, 16), np.uint8)  # channel = 4b + 2h + a
-            here, there = at[:, 0], at[:, 1]
-            out[:, :, 0] = ((here & 15) | (there << 4)).transpose(2, 4, 3, 0, 1)
-            out[:, :, 1] = ((here >> 4) | (there & 0xF0)).transpose(2, 4, 3, 0, 1)
-            return out.reshape(end - first, k // 32, 16)
+            turned = np.ascontiguousarray(words[:, first // 8 : end // 8].T).view(np.uint8).reshape(count * k, 4)
+            halves = np.ascontiguousarray(turned.T).view("V16").reshape(4, count, k // 32, 2)  # 16 inputs of a block
+            low, high = (np.ascontiguousarray(halves[..., i]).view("<u8").reshape(2, 2, count, k // 16) for i in (0, 1))
+            out = np.empty((count, 2, 2, 2, k // 16), np.uint64)  # channel = 4b + 2h + a
+            out[:, :, 0] = ((low & MASK) | ((high & MASK) << SHIFT)).transpose(2, 1, 0, 3)
+            out[:, :, 1] = (((low >> SHIFT) & MASK) | (high & ~MASK)).transpose(2, 1, 0, 3)
+            return out.view(np.uint8).reshape(end - first, k // 32, 16)
 
         def zeros() -> I16:
             stored = unpacked(array(qzeros), 4).reshape(groups, n // 8, 8)

@@ -34,8 +34,12 @@ I16: TypeAlias = NDArray[np.int16]
 F32: TypeAlias = NDArray[np.float32]
 
 BLOCK = 32
+MASK, SHIFT = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(4)
+"""The low nibbles of eight bytes, and the way to the high ones."""
 TILE = 1 << 20
-"""Elements treated together: their bytes stay in a core's second-level cache."""
+"""Elements treated together. Columns of a file's [k, n] are read so many at a time that its pages pay."""
+DENSE_TILE = 1 << 17
+"""Likewise where they pass through float32: their bytes stay in a core's second-level cache."""
 ITEM_TYPES = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
@@ -48,6 +52,11 @@ ITEM_TYPES = {
     "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
     "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
 }
+Q4_0 = np.dtype([("scale", "<f2"), ("codes", "V16")])
+Z4 = np.dtype([("scale", "<f2"), ("zero", "u1"), ("codes", "V16")])
+Q8_0 = np.dtype([("scale", "<f2"), ("codes", "V32")])
+S8 = np.dtype([("scale", "<f4"), ("codes", "V32")])
+"""Blocks of the sources (weights.tensors.SOURCES)."""
 FLOAT_TYPES = ("F16", "BF16", "F32")
 WIDENED = ("z4", "s8")
 """Sources that no execution format takes yet: their numbers are handed on as float32, exactly."""
@@ -105,10 +114,8 @@ class CodedLinear:
         return Converted(source, (self.n, self.k), load, f"{what} -> {source}, {text}")
 
     # -- tiles ---------------------------------------------------------------------------------------------------------
-    def _tiles(self) -> Iterator[tuple[int, int]]:
-        rows = max(1, TILE // self.k // self.step) * self.step
-        for first in range(0, self.n, rows):
-            yield first, min(first + rows, self.n)
+    def _tiles(self, size: int) -> Iterator[tuple[int, int]]:
+        return tiles(self.n, self.k, size=size, step=self.step)
 
     def _codes(self, first: int, end: int) -> U8:
         """[rows, k] whatever the bits."""
@@ -133,15 +140,17 @@ class CodedLinear:
 
         def load() -> memoryview:
             scales = self.scales().astype("<f2")
-            head = 2 if centred else 3
-            out = np.empty((self.n, self.k // BLOCK, head + 16), np.uint8)
+            block = Q4_0 if centred else Z4
+            out = np.empty((self.n, self.k // BLOCK), block)
             repeat = self.k // BLOCK // scales.shape[1]
-            out[:, :, :2] = np.repeat(scales, repeat, axis=1).view(np.uint8).reshape(self.n, -1, 2)
-            if not centred:
-                out[:, :, 2] = np.repeat(self._zeros(scales.shape[1]).astype(np.uint8), repeat, axis=1)
-            for first, end in self._tiles():
-                out[first:end, :, head:] = self.body(first, end)
-            return out.reshape(-1).data
+            zeros = None if centred else self._zeros(scales.shape[1]).astype(np.uint8)
+
+            for first, end in self._tiles(TILE):
+                out["scale"][first:end] = np.repeat(scales[first:end], repeat, axis=1)
+                if zeros is not None:
+                    out["zero"][first:end] = np.repeat(zeros[first:end], repeat, axis=1)
+                out["codes"][first:end] = self.body(first, end).view("V16")[:, :, 0]
+            return out.view(np.uint8).reshape(-1).data
 
         return load
 
@@ -150,15 +159,16 @@ class CodedLinear:
 
         def load() -> memoryview:
             scales = self.scales().astype("<f2" if half else "<f4")
-            size, groups = scales.itemsize, scales.shape[1]
-            out = np.empty((self.n, self.k // BLOCK, size + BLOCK), np.uint8)
+            groups = scales.shape[1]
+            out = np.empty((self.n, self.k // BLOCK), Q8_0 if half else S8)
             repeat = self.k // BLOCK // groups
-            out[:, :, :size] = np.repeat(scales, repeat, axis=1).view(np.uint8).reshape(self.n, -1, size)
             zeros = self._zeros(groups).astype(np.uint8)
-            for first, end in self._tiles():
+
+            for first, end in self._tiles(TILE):
+                out["scale"][first:end] = np.repeat(scales[first:end], repeat, axis=1)
                 codes = self._codes(first, end).reshape(end - first, groups, -1) - zeros[first:end, :, None]
-                out[first:end, :, size:] = codes.reshape(end - first, -1, BLOCK)
-            return out.reshape(-1).data
+                out["codes"][first:end] = codes.reshape(end - first, -1, BLOCK).view("V32")[:, :, 0]
+            return out.view(np.uint8).reshape(-1).data
 
         return load
 
@@ -168,9 +178,11 @@ class CodedLinear:
         zeros = self._zeros(scales.shape[1]).astype(np.float32)
         runs = np.arange(self.k, dtype=np.int32) // (self.k // scales.shape[1])
         of = runs if self.group_of is None else self.group_of
-        for first, end in self._tiles():
-            codes = self._codes(first, end).astype(np.float32)
-            yield first, end, (codes - zeros[first:end, of]) * scales[first:end, of]
+        for first, end in self._tiles(DENSE_TILE):
+            numbers = self._codes(first, end).astype(np.float32)
+            numbers -= np.take(zeros[first:end], of, axis=1, mode="clip")
+            numbers *= np.take(scales[first:end], of, axis=1, mode="clip")
+            yield first, end, numbers
 
     def _widened(self) -> memoryview:
         """f32."""
@@ -188,25 +200,31 @@ class CodedLinear:
 
     def _requantised(self) -> memoryview:
         """q8_0 of the numbers, scales amax / 127: an error of at most amax / 254 where 4 bits had amax / 15."""
-        out = np.empty((self.n, self.k // BLOCK, 2 + BLOCK), np.uint8)
+        out = np.empty((self.n, self.k // BLOCK), Q8_0)
         for first, end, values in self._dense():
             blocks = values.reshape(end - first, -1, BLOCK)
-            scale = (np.abs(blocks).max(axis=2) / np.float32(127)).astype("<f2")
+            scale = (np.maximum(blocks.max(axis=2), -blocks.min(axis=2)) / np.float32(127)).astype("<f2")
             wide = scale.astype(np.float32)
-            inverse = np.divide(np.float32(1), wide, out=np.zeros_like(wide), where=wide > 0)
-            codes = np.clip(np.rint(blocks * inverse[:, :, None]), -127, 127).astype(np.int8)
-            out[first:end, :, :2] = scale.view(np.uint8).reshape(end - first, -1, 2)
-            out[first:end, :, 2:] = codes.view(np.uint8)
-        return out.reshape(-1).data
+            blocks *= np.divide(np.float32(1), wide, out=np.zeros_like(wide), where=wide > 0)[:, :, None]
+            codes = np.clip(np.rint(blocks, out=blocks), -127, 127, out=blocks).astype(np.int8)
+            out["scale"][first:end] = scale
+            out["codes"][first:end] = codes.view("V32")[:, :, 0]
+        return out.view(np.uint8).reshape(-1).data
+
+
+def tiles(n: int, k: int, *, size: int, step: int = 1) -> Iterator[tuple[int, int]]:
+    """Rows [first, end) of an [n, k] in tiles of about `size` elements and a multiple of `step` rows."""
+    rows = max(1, size // k // step) * step
+    for first in range(0, n, rows):
+        yield first, min(first + rows, n)
 
 
 def nibbles(rows: U8, k: int) -> U8:
     """Rows of bytes [rows, k / 2], code 2i low and 2i + 1 high, as blocks [rows, k / 32, 16] (CodedLinear.body)."""
     low, high = np.ascontiguousarray(rows).view("<u8").reshape(len(rows), k // BLOCK, 2).transpose(2, 0, 1)
-    mask, shift = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(4)
     out = np.empty((len(rows), k // BLOCK, 16), np.uint8)
-    out[:, :, 0::2] = _bytes((low & mask) | ((high & mask) << shift))
-    out[:, :, 1::2] = _bytes(((low >> shift) & mask) | (high & ~mask))
+    out[:, :, 0::2] = _bytes((low & MASK) | ((high & MASK) << SHIFT))
+    out[:, :, 1::2] = _bytes(((low >> SHIFT) & MASK) | (high & ~MASK))
     return out
 
 

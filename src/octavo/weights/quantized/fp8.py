@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.errors import ModelError
-from octavo.weights.quantized.coded import FLOAT_TYPES, ITEM_TYPES, TILE, array, finite
+from octavo.weights.quantized.coded import FLOAT_TYPES, ITEM_TYPES, TILE, array, finite, tiles
 from octavo.weights.quantized.port import Converted, Parts, need, one_of, refuse
 from octavo.weights.safetensors import SafeTensor
 
@@ -60,17 +60,19 @@ def fp8_linear(name: str, parts: Parts, *, block: tuple[int, int] | None, what: 
         codes = array(weight).view(np.uint8)
         factors = finite(scale, array(scale)).reshape(-(-n // height), -(-k // width))
         every = np.arange(256, dtype=np.uint8).view(ITEM_TYPES[weight.dtype]).astype(np.float32)
+        with np.errstate(over="ignore"):  # a code can become 256 numbers, so they are looked up
+            tables = (factors[:, :, None] * every).astype(ml_dtypes.bfloat16).view(np.uint16)
         out = np.empty((n, k), np.uint16)
-        with np.errstate(over="ignore"):
-            for i, j in np.ndindex(*factors.shape):  # a code can become 256 numbers, so they are looked up
-                table = (every * factors[i, j]).astype(ml_dtypes.bfloat16).view(np.uint16)
-                rows, cols = slice(i * height, (i + 1) * height), slice(j * width, (j + 1) * width)
-                out[rows, cols] = table[codes[rows, cols]]
-        for first in range(0, n, max(1, TILE // k)):
-            if ((out[first : first + max(1, TILE // k)] & INFINITY) == INFINITY).any():
-                raise ModelError(
-                    f"tensor {weight.name}: got a NaN or a product above bfloat16, allowed: finite numbers"
-                )
+
+        for first, end in tiles(n, k, size=TILE, step=min(height, n)):
+            for i in range(first // height, -(-end // height)):
+                rows = slice(max(first, i * height), min(end, (i + 1) * height))
+                for j in range(factors.shape[1]):
+                    cols = slice(j * width, (j + 1) * width)
+                    out[rows, cols] = np.take(tables[i, j], codes[rows, cols], mode="clip")
+            if ((out[first:end] & INFINITY) == INFINITY).any():
+                raise ModelError(f"tensor {weight.name}: got a NaN or infinity, allowed: finite numbers")
+
         return out.view(np.uint8).reshape(-1).data
 
     kind = "a tensor" if height >= n and width >= k else "a row" if height == 1 else f"a block of {height} x {width}"
