@@ -64,7 +64,7 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     generation_config: Literal["auto", "none"] = "auto"
     """auto: sampling defaults come from the model's generation_config.json; they are logged at start."""
     chat_template: str | None = None
-    """A Jinja file used instead of the model's chat template."""
+    """A Jinja file, the template itself (with {{ or {% in it), or the name of one of the model's own (tool_use)."""
 
     def __post_init__(self) -> None:
         low: dict[str, int] = {

@@ -20,7 +20,9 @@ JSON_FILES = (
     "chat_template.json",
     "model.safetensors.index.json",
     "tokenizer.model",
+    "tekken.json",
 )
+TEMPLATES = "additional_chat_templates/"
 
 
 def fetch(
@@ -52,12 +54,19 @@ def fetch(
                 say(f"{repo}: taking {tag_of(name) or name}; {repo}:TAG chooses another of {_others(files)}")
             parts = [Path(hub.hf_hub_download(repo, part, **where)) for part in part_names(name)]
             return parts[0]
-        patterns = ["*.safetensors", *JSON_FILES]
-        return Path(hub.snapshot_download(repo, allow_patterns=patterns, ignore_patterns=["*/*"], **where))
+        wanted = [name for name in files if _is_wanted(name)]
+        return Path(hub.snapshot_download(repo, allow_patterns=wanted, **where))
     except FetchError:
         raise
     except Exception as error:  # the client's many network errors, and its own
         raise FetchError(f"{repo}: {_reason(error, offline)}") from None
+
+
+def _is_wanted(name: str) -> bool:
+    """Whether a file of a repository is read: weights, what describes them, and chat templates."""
+    if "/" in name:
+        return name.startswith(TEMPLATES) and name.endswith(".jinja")
+    return name in JSON_FILES or name.endswith(".safetensors")
 
 
 def _others(files: list[str]) -> str:

@@ -211,6 +211,10 @@ def test_directory(tmp_path: Path) -> None:
     assert checkpoint.config["eos_token_id"] == [2, 7] and checkpoint.generation_config["temperature"] == 0.6
     assert checkpoint.config["rope_scaling"] is None and checkpoint.config["rope_theta"] == 10000.0
     assert checkpoint.chat_template == "hello"
+    (path / "tokenizer_config.json").write_text(
+        json.dumps({"eos_token": "<|im_end|>", "added_tokens_decoder": {"9": {"content": "<|im_end|>"}}})
+    )
+    assert open_checkpoint(path).config["eos_token_id"] == [2, 7, 9], "and the tokenizer's own ends turns too"
     assert list(checkpoint.tensors) == ["model.embed_tokens.weight"]
     tensor = checkpoint.tensors["model.embed_tokens.weight"]
     assert (tensor.source, tensor.shape) == ("bf16", (10, 8)) and tensor.source in SOURCES

@@ -277,13 +277,13 @@ class FakeHub:
 
 
 def test_repositories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    hub = FakeHub(monkeypatch, tmp_path, ["config.json", "model.safetensors", "pytorch_model.bin", "modeling_evil.py"])
+    wanted = ["config.json", "model.safetensors", "additional_chat_templates/rag.jinja", "tekken.json"]
+    others = ["pytorch_model.bin", "modeling_evil.py", "original/x.safetensors", "additional_chat_templates/x.py"]
+    hub = FakeHub(monkeypatch, tmp_path, [*wanted, *others])
     assert resolve_model("org/name", revision="v1", progress=False) == ModelSource(tmp_path, "org/name")
     options = hub.asked[-1][2]
     assert options["revision"] == "v1" and options["local_files_only"] is False
-    patterns, ignored = options["allow_patterns"], options["ignore_patterns"]
-    taken = [f for f in [*hub.files, "original/x.safetensors"] if any(fnmatch(f, p) for p in patterns)]
-    assert [f for f in taken if not any(fnmatch(f, p) for p in ignored)] == ["config.json", "model.safetensors"]
+    assert [f for f in hub.files if any(fnmatch(f, p) for p in options["allow_patterns"])] == wanted
     hub.files = GGUFS
     assert resolve_model("org/name:Q8_0", progress=False) == ModelSource(tmp_path / "m-Q8_0.gguf", "org/name")
     assert resolve_model("org/name").path == tmp_path / "m-Q4_K_M.gguf"
