@@ -74,19 +74,20 @@ public:
         };
         op("embed", {{double(h), e}});
         op("norm", {whole(h), whole(n), {one, 1e-5, 0}});
-        op("linear", {{double(n)}, whole(x), {wqkv, bias, 0}});
+        op("linear", {{double(n)}, whole(x), {wqkv, bias, 0, 1}});
         op("rope", {part(x, 0, heads + kvh, dim), part(x, 0, heads + kvh, dim), {cos, sin, dim}});
         op("kv_write", {part(x, k_at, kvh, dim), part(x, v_at, kvh, dim), {0, 0}});
         op("attend", {part(x, 0, heads, dim), whole(a), {0, 0, 0.2}});
-        op("linear", {{double(a)}, whole(h), {wo, -1, 1}});
+        op("linear", {{double(a)}, whole(h), {wo, -1, 1, 0.7}});
         op("norm", {whole(h), whole(n), {one, 1e-5, 0}});
-        op("linear", {{double(n)}, whole(g), {wgu, -1, 0}});
-        op("act", {part(g, 0, 1, double(z.inner)), part(g, double(z.inner), 1, double(z.inner)), whole(u)});
-        op("linear", {{double(u)}, whole(h), {wd, -1, 1}});
+        op("linear", {{double(n)}, whole(g), {wgu, -1, 0, 1}});
+        op("act", {part(g, 0, 1, double(z.inner)), part(g, double(z.inner), 1, double(z.inner)), whole(u), {2}});
+        op("linear", {{double(u)}, whole(h), {wd, -1, 1, 0.7}});
         op("gather", {{double(h), double(last)}});
         op("norm", {whole(last), whole(normed), {one, 1e-5, 0}});
         op("head", {{double(normed), double(logits), e}});
-        spec_.segments = {{"embed", {0, 1}}, {"layers", {1, 11}}, {"head", {11, 14}}};
+        op("scale", {whole(logits), whole(logits), {0.5, 30}});
+        spec_.segments = {{"embed", {0, 1}}, {"layers", {1, 11}}, {"head", {11, 15}}};
         spec_.limits = {kMaxLen, 4, 2, (kMaxLen + z.block - 1) / z.block, kMaxLen};
         spec_.vocab = kVocab;
         spec_.kv = {
