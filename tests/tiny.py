@@ -232,6 +232,18 @@ def read_tensors(directory: Path) -> dict[str, NDArray[np.float32]]:
     return out
 
 
+def stacked_experts(tensors: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
+    """`p.experts.N.name` of all N as one `p.experts.name` [E, n, k]; other tensors as they are."""
+    out: dict[str, Any] = {}
+    for name, value in tensors.items():
+        place, found, rest = name.partition(".experts.")
+        if found:
+            out.setdefault(f"{place}.experts.{rest.partition('.')[2]}", []).append(value)
+        else:
+            out[name] = value
+    return {name: np.stack(value) if isinstance(value, list) else value for name, value in out.items()}
+
+
 def dense_logits(directory: Path, ids: Sequence[int]) -> NDArray[np.float64]:
     """Logits [len(ids), vocab] of one sequence, in float64, without cache, paging or any line of Octavo."""
     config = json.loads((directory / "config.json").read_text())

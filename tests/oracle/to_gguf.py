@@ -6,7 +6,7 @@ What a converter does to a family is a row of FAMILIES: rotary rows as neighbour
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.tiny import read_tensors
+from tests.tiny import read_tensors, stacked_experts
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,26 @@ def _granite(writer: Any, config: Mapping[str, Any]) -> None:
     writer.add_logit_scale(config["logits_scaling"])
 
 
+def _experts(writer: Any, config: Mapping[str, Any]) -> None:
+    writer.add_expert_count(config.get("num_experts") or config["num_local_experts"])
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    if "moe_intermediate_size" in config:
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+
+
+def _granite_experts(writer: Any, config: Mapping[str, Any]) -> None:
+    _granite(writer, config)
+    _experts(writer, config)
+
+
 FAMILIES: Mapping[str, Family] = {
     "llama": Family(neighbours=True),
     "granite": Family(neighbours=True, keys=_granite),
     "smollm3": Family(neighbours=True),
     "gemma": Family(one_plus=True),
+    "granitemoe": Family(neighbours=True, keys=_granite_experts),
+    "olmoe": Family(keys=_experts),
+    "qwen3moe": Family(keys=_experts),
 }
 """By llama.cpp's name; others are plain."""
 
@@ -63,9 +78,11 @@ def write_gguf(directory: Path, arch: str, config: Mapping[str, Any], target: Pa
     writer.add_eos_token_id(2)
     _rope(writer, config, head_dim)
     family.keys(writer, config)
+    if arch == "llama" and config.get("num_local_experts"):  # Mixtral goes under Llama's name
+        _experts(writer, config)
     kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     names = gguf.get_tensor_name_map(kind, config["num_hidden_layers"])
-    for name, value in read_tensors(directory).items():
+    for name, value in _tensors(directory):
         stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert stored is not None, name
         if family.neighbours and ".q_proj." in name:
@@ -75,7 +92,7 @@ def write_gguf(directory: Path, arch: str, config: Mapping[str, Any], target: Pa
         elif family.one_plus and name.endswith("norm.weight"):
             value = value + 1
         value = np.ascontiguousarray(value, np.float32)
-        if value.ndim == 2 and form != "f32":
+        if value.ndim >= 2 and "ffn_gate_inp" not in stored and form != "f32":
             matrix = gguf.GGMLQuantizationType[form.upper()]
             writer.add_tensor(stored, gguf.quantize(value, matrix), raw_dtype=matrix)
         else:
@@ -85,6 +102,17 @@ def write_gguf(directory: Path, arch: str, config: Mapping[str, Any], target: Pa
     writer.write_tensors_to_file()
     writer.close()
     return target
+
+
+def _tensors(directory: Path) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """The checkpoint's tensors, experts stacked, gate and up apart."""
+    for name, value in stacked_experts(read_tensors(directory)).items():
+        place, joined, _ = name.partition("input_linear")
+        if joined:
+            for part, half in zip(("w1", "w3"), np.split(value, 2, axis=1), strict=True):
+                yield f"{place}experts.{part}.weight", half
+        else:
+            yield name, value
 
 
 def _neighbours(value: NDArray[np.float32], heads: int) -> NDArray[np.float32]:

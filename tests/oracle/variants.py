@@ -98,6 +98,25 @@ VARIANTS: Mapping[str, Variant] = {
         ),
     ),
     "mistral": Variant(model_type="mistral", family="llama", config={"sliding_window": None, "head_dim": 32}),
+    "olmoe": Variant(
+        model_type="olmoe",
+        family="olmoe",
+        config={"num_experts": 8, "num_experts_per_tok": 2, "bos_token_id": None},
+        gguf="olmoe",
+    ),
+    "granitemoe": Variant(
+        model_type="granitemoe",
+        family="granitemoe",
+        config={
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+            "embedding_multiplier": 12.0,
+            "logits_scaling": 8.0,
+            "residual_multiplier": 0.22,
+            "attention_multiplier": 0.0625,
+        },
+        gguf="granitemoe",
+    ),
     "mixtral": Variant(model_type="mixtral", family="mixtral", config={"num_local_experts": 4}, gguf="llama"),
     "qwen2": Variant(model_type="qwen2", family="qwen2", gguf="qwen2"),
     "qwen3-moe": Variant(

@@ -27,6 +27,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "mistral": {"max_position_embeddings": 131072},
     "mixtral": {"max_position_embeddings": 131072, "rms_norm_eps": 1e-5},
     "olmo2": {"rms_norm_eps": 1e-5},
+    "olmoe": {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5},
     "phi3": {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5},
     "qwen2": {"max_position_embeddings": 32768, "use_sliding_window": False},
     "qwen3": {"head_dim": 128, "max_position_embeddings": 32768, "use_sliding_window": False},

@@ -140,12 +140,36 @@ def _experts(meta: Metadata) -> dict[str, Any]:
     }
 
 
+def _granite_experts(meta: Metadata) -> dict[str, Any]:
+    return {**_granite(meta), **_experts(meta)}
+
+
 def _renormalised_experts(meta: Metadata) -> dict[str, Any]:
     """llama.cpp divides by the sum of the chosen experts' weights here; the file has no key for it."""
     return {**_experts(meta), "norm_topk_prob": True}
 
 
+EXPERTS = {
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.gate_proj",
+    "ffn_up_exps": "mlp.experts.up_proj",
+    "ffn_down_exps": "mlp.experts.down_proj",
+}
 WITH_EXPERTS: dict[str, Architecture] = {
+    "granitemoe": Architecture(
+        model_type="granitemoe",
+        layer={
+            **ATTENTION,
+            "ffn_norm": "post_attention_layernorm",
+            "ffn_gate_inp": "block_sparse_moe.router.layer",
+            "ffn_gate_exps": "block_sparse_moe.experts.gate_proj",
+            "ffn_up_exps": "block_sparse_moe.experts.up_proj",
+            "ffn_down_exps": "block_sparse_moe.experts.down_proj",
+        },
+        neighbours=NEIGHBOURS,
+        config=_granite_experts,
+    ),
     "llama": Architecture(
         model_type="mixtral",
         layer={
@@ -159,17 +183,10 @@ WITH_EXPERTS: dict[str, Architecture] = {
         neighbours=NEIGHBOURS,
         config=_experts,
     ),
+    "olmoe": Architecture(model_type="olmoe", layer={**ATTENTION, **QK_NORM, **EXPERTS}, config=_experts),
     "qwen3moe": Architecture(
         model_type="qwen3_moe",
-        layer={
-            **ATTENTION,
-            **QK_NORM,
-            "ffn_norm": "post_attention_layernorm",
-            "ffn_gate_inp": "mlp.gate",
-            "ffn_gate_exps": "mlp.experts.gate_proj",
-            "ffn_up_exps": "mlp.experts.up_proj",
-            "ffn_down_exps": "mlp.experts.down_proj",
-        },
+        layer={**ATTENTION, **QK_NORM, **EXPERTS},
         config=_renormalised_experts,
     ),
 }

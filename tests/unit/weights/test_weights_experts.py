@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from octavo.errors import FileFormatError
 from octavo.program.interpret import load_weights
 from octavo.weights.checkpoint import open_checkpoint
 from tests.models.harness import all_logits, lowered
-from tests.tiny import VOCAB, dense_logits, read_tensors, write_safetensors, write_tiny
+from tests.tiny import VOCAB, dense_logits, read_tensors, stacked_experts, write_safetensors, write_tiny
 from tests.unit.weights.gguf_maker import LLAMA, gguf_bytes, write
 
 F32 = NDArray[np.float32]
@@ -29,27 +28,15 @@ LAYER = {
     "self_attn.k_norm": "attn_k_norm",
     "post_attention_layernorm": "ffn_norm",
     "block_sparse_moe.gate": "ffn_gate_inp",
-    "block_sparse_moe.w1": "ffn_gate_exps",
-    "block_sparse_moe.w2": "ffn_down_exps",
-    "block_sparse_moe.w3": "ffn_up_exps",
+    "block_sparse_moe.experts.w1": "ffn_gate_exps",
+    "block_sparse_moe.experts.w2": "ffn_down_exps",
+    "block_sparse_moe.experts.w3": "ffn_up_exps",
     "mlp.gate": "ffn_gate_inp",
-    "mlp.gate_proj": "ffn_gate_exps",
-    "mlp.up_proj": "ffn_up_exps",
-    "mlp.down_proj": "ffn_down_exps",
+    "mlp.experts.gate_proj": "ffn_gate_exps",
+    "mlp.experts.up_proj": "ffn_up_exps",
+    "mlp.experts.down_proj": "ffn_down_exps",
 }
 TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
-
-
-def stacked(tensors: dict[str, F32]) -> dict[str, F32]:
-    """`p.experts.N.name.weight` of all N as one `p.name.weight` [E, n, k]."""
-    out: dict[str, Any] = {}
-    for name, value in tensors.items():
-        place, found, rest = name.partition(".experts.")
-        if found:
-            out.setdefault(f"{place}.{rest.partition('.')[2]}", []).append(value)
-        else:
-            out[name] = value
-    return {name: np.stack(value) if isinstance(value, list) else value for name, value in out.items()}
 
 
 def to_gguf(directory: Path, arch: str, target: Path) -> Path:
@@ -69,7 +56,7 @@ def to_gguf(directory: Path, arch: str, target: Path) -> Path:
     if "head_dim" in config:
         metadata[f"{arch}.attention.key_length"] = metadata[f"{arch}.attention.value_length"] = config["head_dim"]
     entries = []
-    for name, value in stacked(read_tensors(directory)).items():
+    for name, value in stacked_experts(read_tensors(directory)).items():
         stem = name.removesuffix(".weight")
         if stem.startswith("model.layers."):
             number, _, part = stem.removeprefix("model.layers.").partition(".")
@@ -104,15 +91,15 @@ def test_a_directory_that_stores_experts_together(tmp_path: Path) -> None:
     one_by_one = open_checkpoint(directory)
     want = {name: tensor.read().copy() for name, tensor in one_by_one.tensors.items()}
     fused: dict[str, F32] = {}
-    for name, value in stacked(read_tensors(directory)).items():
+    for name, value in stacked_experts(read_tensors(directory)).items():
         prefix, _, last = name.removesuffix(".weight").rpartition(".")
         if value.ndim < 3:
             fused[name] = value
         elif last == "down_proj":
-            fused[f"{prefix}.experts.down_proj"] = value
+            fused[f"{prefix}.down_proj"] = value
         elif last == "gate_proj":
-            up = stacked(read_tensors(directory))[f"{prefix}.up_proj.weight"]
-            fused[f"{prefix}.experts.gate_up_proj"] = np.concatenate([value, up], axis=1)
+            up = stacked_experts(read_tensors(directory))[f"{prefix}.up_proj.weight"]
+            fused[f"{prefix}.gate_up_proj"] = np.concatenate([value, up], axis=1)
     write_safetensors(directory / "model.safetensors", fused)
     together = open_checkpoint(directory)
     assert together.tensors.keys() == want.keys()
