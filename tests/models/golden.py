@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.models.registry import build_program
-from tests.tiny import write_safetensors
+from tests.tiny import stacked_experts, write_safetensors
 
 FILE = Path(__file__).parents[1] / "data" / "family-logits.json"
 """Variant name -> config, ids, max_len, and logits at some positions for some vocabulary entries."""
@@ -38,9 +38,22 @@ def golden_weights(config: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
     return out
 
 
+def _joined_experts(weights: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
+    """Granite's way to store experts: gate and up of all in one tensor, down of all in another."""
+    out = stacked_experts(weights)
+    for name in [name for name in out if name.endswith(".experts.gate_proj.weight")]:
+        place = name.removesuffix("experts.gate_proj.weight")
+        gate, up, down = (out.pop(f"{place}experts.{part}.weight") for part in ("gate_proj", "up_proj", "down_proj"))
+        out[f"{place}input_linear.weight"] = np.concatenate([gate, up], axis=1)
+        out[f"{place}output_linear.weight"] = down
+    return out
+
+
 def write_golden(directory: Path, config: Mapping[str, Any]) -> Path:
     """The model as a Hugging Face directory."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(config))
-    write_safetensors(directory / "model.safetensors", golden_weights(config))
+    weights = golden_weights(config)
+    stored = _joined_experts(weights) if config["model_type"] == "granitemoe" else weights
+    write_safetensors(directory / "model.safetensors", stored)
     return directory
