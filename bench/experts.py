@@ -93,7 +93,8 @@ def backend(options: argparse.Namespace) -> NativeBackend:
 
 
 def seconds(made: NativeBackend, tokens: int, steps: int, rng: np.random.Generator) -> float:
-    """Time of a step (its first decile: others use this machine too) of `tokens` sequences, one token each (of one sequence from 64 on)."""
+    """Of a step of `tokens` sequences, one token each (of one sequence from 64 on): the first decile, for others use
+    this machine too."""
     seqs, count = (tokens, 1) if tokens <= 64 else (1, tokens)
     found = []
     for _ in range(steps):

@@ -41,16 +41,17 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.mark.parametrize("formats", [{"dtype": "float32"}, {"quantization": "int8"}, {"quantization": "int4"}])
-def test_company_changes_no_bit(directory: Path, formats: dict[str, str]) -> None:
+def test_company_changes_no_bit(directory: Path, formats: dict[str, Any]) -> None:
     alone = answers(directory, alone=True, **formats)
     assert len({tuple(tokens) for tokens, _ in alone}) == len(PROMPTS)
-    for how in (
+    schedules: list[dict[str, Any]] = [
         {},
         {"threads": 2},
         {"max_num_batched_tokens": 16},
         {"enable_prefix_caching": True, "rounds": 2},
         {"num_kv_blocks": 13, "max_model_len": 96},
-    ):
+    ]
+    for how in schedules:
         assert answers(directory, **formats, **how) == alone, how
 
 
