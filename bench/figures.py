@@ -17,6 +17,7 @@ from bench.machine import bandwidth, cpu_seconds, foreign_share, pss_mib
 from bench.quality import quality
 from bench.rows import Check, Context, Row, at_least, at_most, below, holds, not_run, shown
 from bench.serving import free_port, serve
+from octavo.errors import OctavoError
 
 SPEED = "Figures"
 FLOORS = {
@@ -155,7 +156,7 @@ def _rival(c: Context, rep: int) -> dict[str, dict[str, float]]:
         with serve(rival_command(c, port), port=port, model="m") as server:
             # Cold W4 takes it half a minute and is not compared.
             return asyncio.run(measure(server.url, "m", ["W1", "W2", "W3"], rep=rep))
-    except (RuntimeError, OSError) as error:
+    except (RuntimeError, OctavoError, OSError) as error:
         print(f"  rival: {error}", file=sys.stderr)
         return {}
 

@@ -10,7 +10,8 @@
     ├── EngineDead                  503
     ├── StepFailed                  500   one request's step failed; the others go on
     ├── ConfigError                 -     start-up: a flag or a combination of flags
-    │   └── DoesNotFit              -     start-up: the memory plan, with the largest setting that fits
+    │   ├── DoesNotFit              -     start-up: the memory plan, with the largest setting that fits
+    │   └── MissingExtra            -     a command whose packages are an extra that is not installed
     ├── ModelError                  -     a model file or directory that cannot be served
     │   └── FileFormatError         -     a count, length or offset that contradicts the file
     └── FetchError                  -     a download or catalogue entry
@@ -88,6 +89,13 @@ class ConfigError(OctavoError):
 
 class DoesNotFit(ConfigError):
     """The memory plan exceeds the machine; the message holds the table and the largest setting that fits."""
+
+
+class MissingExtra(ConfigError):
+    """A command needs packages that come with an extra."""
+
+    def __init__(self, command: str, *, package: str, extra: str) -> None:
+        super().__init__(f"{command} needs {package}, which is not installed: pip install 'octavo[{extra}]'")
 
 
 class ModelError(OctavoError):

@@ -91,6 +91,11 @@ FLAGS: dict[str, str] = {
     "--num-gpu-blocks-override": "here it is --num-kv-blocks",
     "--cpu-offload-gb": _CPU,
     "--max-seq-len": _LEN,
+    # vllm bench
+    "--base-url": "here it is --url",
+    "--backend": "not needed: --endpoint says which API of an OpenAI-compatible server is asked",
+    "--save-result": "here it is --result-filename FILE",
+    "--output-json": "here it is --result-filename FILE",
     "--max-num-partial-prefills": "not needed: --long-prefill-token-threshold bounds each prompt",
 }
 
@@ -103,7 +108,6 @@ COMMANDS: dict[str, str] = {
     "show": "here it is octavo explain MODEL",
     "complete": "here it is octavo run MODEL PROMPT",
     "run-batch": "here it is octavo run MODEL --input FILE --output FILE",
-    "bench": _NOT_YET + "; bench/load.py of the repository loads a running server",
     "download": "here it is octavo pull MODEL",
 }
 
