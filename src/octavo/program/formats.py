@@ -51,7 +51,7 @@ def choose_formats(program: Program, tensors: Mapping[str, SourceTensor], wishes
     for weight in program.weights.values():
         if weight.kind == "table":
             continue
-        sources = [tensors[part.tensor].source for part in weight.parts]
+        sources = [tensors[part.tensor].source for part in weight.stored(tensors)]
         if weight.kind == "vec":
             row = ("+".join(dict.fromkeys(sources)), "f32", "vectors")
             counts[row] += len(sources)
@@ -84,7 +84,7 @@ def _check(program: Program, tensors: Mapping[str, SourceTensor]) -> None:
     missing: list[str] = []
     differ: list[str] = []
     for weight in program.weights.values():
-        for part in weight.parts:
+        for part in weight.stored(tensors):
             tensor = tensors.get(part.tensor)
             wanted = (part.rows,) if weight.kind == "vec" else (part.rows, weight.k)
             if tensor is None:
@@ -93,7 +93,7 @@ def _check(program: Program, tensors: Mapping[str, SourceTensor]) -> None:
                 differ.append(f"{part.tensor} (got shape {tuple(tensor.shape)}, allowed: {wanted}, from the config)")
             elif weight.kind == "vec" and tensor.source not in FLOATS:
                 differ.append(f"{part.tensor} (got type {tensor.source}, allowed: {', '.join(FLOATS)})")
-    wants = {part.tensor for weight in program.weights.values() for part in weight.parts}
+    wants = {part.tensor for weight in program.weights.values() for part in weight.stored(tensors)}
     extra = sorted(tensors.keys() - wants - program.ignored)
     problems = [
         f"{len(names)} {what}: {some(names)}"

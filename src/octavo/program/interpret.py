@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from octavo.errors import ModelError
 from octavo.kernels.reference import attend as attention
 from octavo.kernels.reference import experts, linear, rows, weights
 from octavo.kernels.reference import sample as sampling
@@ -40,6 +41,7 @@ from octavo.program.ir import (
     View,
     inner,
 )
+from octavo.quant.table import PACKED
 
 F32: TypeAlias = NDArray[np.float32]
 I32: TypeAlias = NDArray[np.int32]
@@ -116,8 +118,12 @@ def _load(placed: PlacedWeight, tensors: Mapping[str, SourceTensor], progress: C
         return weight.make(placed.n // weight.k)
     out = np.empty((weight.experts * weight.n, weight.k), np.float32)
     at = 0
-    for part in weight.parts:
+    for part in weight.stored(tensors):
         tensor = tensors[part.tensor]
+        if tensor.source.startswith(PACKED):
+            raise ModelError(
+                f"tensor {part.tensor}: got bytes packed for the native kernels, allowed: --executor native"
+            )
         data = tensor.read()
         form = "f32" if placed.format == "vec" else placed.format
         out[at : at + part.rows] = weights.dense_weight(form, tensor.source, data, part.rows, weight.k)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import ClassVar, TypeAlias
 
 import numpy as np
@@ -121,6 +121,10 @@ class Weight(Struct, frozen=True):
     """Matrices [n, k] of one shape, packed one after another at a constant stride; `parts` fill expert after expert."""
     precise: bool = False
     """Never quantised by --quantization: small, and what it decides is not a matter of degree (routers)."""
+
+    def stored(self, tensors: Container[str]) -> tuple[Part, ...]:
+        """The parts as a checkpoint holds them: one, under the weight's own name, where it holds the weight whole."""
+        return (Part(self.name, self.experts * self.n),) if self.name in tensors else self.parts
 
     def make(self, rows: int) -> NDArray[np.float32]:
         """A table's values [rows, k]."""

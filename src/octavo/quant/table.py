@@ -22,6 +22,8 @@ GROUP = 32
 """Columns of K that share a scale, in weights and in q8 activations."""
 FLOATS = ("f32", "f16", "bf16")
 SOURCES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1")
+PACKED = "packed."
+"""Before an execution format: the source of a matrix that is packed already."""
 PANEL = 16
 """Rows of a weight (columns of the result) are packed in panels of 16."""
 
@@ -90,6 +92,11 @@ def choose(sources: Sequence[str], wishes: Wishes, *, lookup: bool = False) -> C
     `lookup`: an embedding (perhaps also the head): --quantization int4 gives it int8. Raises ModelError for a source
     that has no row here.
     """
+    if sources[0].startswith(PACKED):
+        assert len(sources) == 1, sources
+        if wishes.dtype == "float32":
+            raise ConfigError("--dtype: got 'float32', allowed: auto (the model is packed for its kernels)")
+        return Choice(sources[0].removeprefix(PACKED), "copied as it is")
     for source in sources:
         if source not in SOURCES:
             raise ModelError(f"tensor type: got {source}, allowed: {', '.join(SOURCES)}")

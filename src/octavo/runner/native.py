@@ -12,6 +12,7 @@ from octavo.errors import ConfigError
 from octavo.kernels import native
 from octavo.kernels.reference.weights import dense_weight
 from octavo.program.executable import ExecutableSpec, PlacedWeight
+from octavo.runner.matrices import fill
 from octavo.runner.runner import Backend
 from octavo.weights.checkpoint import Checkpoint, Tensor
 
@@ -42,7 +43,7 @@ class NativeBackend:
             elif placed.format == "vec":
                 self._vector(placed, tensors, dst.view(np.float32))
             else:
-                self._matrix(placed, tensors, dst, progress)
+                fill(placed, tensors, dst, threads=self._team.threads, progress=progress)
 
     def _vector(self, placed: PlacedWeight, tensors: Mapping[str, Tensor], dst: Any) -> None:
         at = 0
@@ -51,21 +52,6 @@ class NativeBackend:
             dst[at : at + part.rows] = dense_weight("f32", tensor.source, tensor.read(), part.rows, 1).reshape(-1)
             dst[at : at + part.rows] += np.float32(placed.weight.offset)
             at += part.rows
-
-    def _matrix(
-        self, placed: PlacedWeight, tensors: Mapping[str, Tensor], dst: Any, progress: Callable[[int], None]
-    ) -> None:
-        at = 0
-        for part in placed.weight.parts:
-            tensor = tensors[part.tensor]
-            expert, column = divmod(at, placed.n)
-            native.pack(
-                placed.format, tensor.source, part.rows, placed.k, tensor.read(),
-                dst[expert * placed.stride : (expert + 1) * placed.stride],
-                col0=column, n_total=placed.n, threads=self._team.threads,
-            )  # fmt: skip
-            at += part.rows
-            progress(tensor.nbytes)
 
     def start(self) -> None:
         """Make the Executable; its arrays become this backend's."""

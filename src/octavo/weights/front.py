@@ -16,6 +16,8 @@ MAX_VOCABULARY = 256_000_000
 MAX_TEMPLATE = 4_000_000
 DEFAULT = "default"
 """The name of the template that is used when none is asked for."""
+SAVED = "tokenizer.gguf.json"
+"""A GGUF file's vocabulary as plain data: packed directories made from such a file have it."""
 VOCABULARIES = (("tokenizer.model", "sentencepiece"), ("tekken.json", "tekken"))
 """Files that are read where a directory has no tokenizer.json -> format of the spec."""
 
@@ -41,6 +43,8 @@ def gguf_templates(metadata: Mapping[str, object]) -> dict[str, str]:
 
 def directory_vocabulary(path: Path, settings: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """The tokenizer_spec of a Hugging Face directory: its tokenizer.json, or else the file it was made from."""
+    if (path / SAVED).is_file():
+        return _saved(path / SAVED)
     more = {
         "tokenizer_config": dict(settings),
         "config": {key: config[key] for key in ("bos_token_id", "eos_token_id")},
@@ -52,6 +56,25 @@ def directory_vocabulary(path: Path, settings: Mapping[str, Any], config: Mappin
             data = _read(path / name, MAX_VOCABULARY)
             return {"format": kind, "data": data, "key": hashlib.blake2b(data, digest_size=16).hexdigest(), **more}
     return {"format": "none", "reason": f"{path}: no tokenizer.json, tokenizer.model or tekken.json in it"}
+
+
+class _Saved(msgspec.Struct):
+    metadata: dict[str, Any]
+    eos_ids: list[int]
+    key: str
+
+
+def _saved(file: Path) -> dict[str, Any]:
+    try:
+        return {"format": "gguf", **msgspec.to_builtins(msgspec.json.decode(_read(file, MAX_VOCABULARY), type=_Saved))}
+    except msgspec.DecodeError as error:
+        raise FileFormatError(f"{file}: {error}") from None
+
+
+def saved_vocabulary(spec: Mapping[str, Any]) -> bytes:
+    """What to write as SAVED for a tokenizer_spec of a GGUF file."""
+    arrays = {key: list(value) if isinstance(value, GGUFArray) else value for key, value in spec["metadata"].items()}
+    return msgspec.json.encode(_Saved(arrays, list(spec["eos_ids"]), spec["key"]))
 
 
 class _Added(msgspec.Struct):

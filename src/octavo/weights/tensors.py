@@ -47,9 +47,13 @@ class Tensor:
     shape: tuple[int, ...]
     """Outermost first; a weight is (outputs, inputs)."""
     load: Callable[[], bytes | memoryview] = field(repr=False, compare=False)
+    stored: int | None = None
+    """Bytes of a source that is no row of SOURCES: a matrix packed for the kernels, "packed.<execution format>"."""
 
     @property
     def nbytes(self) -> int:
+        if self.stored is not None:
+            return self.stored
         block, size = SOURCES[self.source]
         return math.prod(self.shape) // block * size
 

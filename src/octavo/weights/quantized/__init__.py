@@ -19,6 +19,7 @@ METHODS: Mapping[str, str] = {
     "compressed-tensors": "octavo.weights.quantized.compressed:CompressedTensors",
     "fp8": "octavo.weights.quantized.fp8:FP8",
     "fbgemm_fp8": "octavo.weights.quantized.fp8:FP8",
+    "octavo": "octavo.weights.quantized.packed:Packed",
 }
 """quant_method -> "module:class", a `Method`."""
 
@@ -52,8 +53,8 @@ def split(
             used: set[str] = set(method.leaves) - {"weight"}
             if method.quantised(parts):
                 matrix = method.linear(module, parts)
-                name = f"{module}.weight"
-                made[name] = Tensor(name, matrix.source, matrix.shape, matrix.load)
+                name = module + method.matrix
+                made[name] = Tensor(name, matrix.source, matrix.shape, matrix.load, matrix.stored)
                 lines[matrix.note] += 1
                 sizes[matrix.note] += made[name].nbytes
                 used.add("weight")

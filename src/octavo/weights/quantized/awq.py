@@ -20,6 +20,7 @@ LANES = np.argsort(ORDER)
 
 
 class AWQ:
+    matrix = ".weight"
     leaves = ("qweight", "qzeros", "scales")
 
     def __init__(self, config: Mapping[str, Any]) -> None:

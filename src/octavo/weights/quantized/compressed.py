@@ -60,6 +60,7 @@ class Scheme:
 
 
 class CompressedTensors:
+    matrix = ".weight"
     leaves = (
         *("weight", "weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx"),
         *("input_scale", "input_zero_point", "input_global_scale", "output_scale", "output_zero_point"),

@@ -30,6 +30,7 @@ from octavo.weights.safetensors import SafeTensor
 
 
 class GPTQ:
+    matrix = ".weight"
     leaves = ("qweight", "qzeros", "scales", "g_idx")
 
     def __init__(self, config: Mapping[str, Any]) -> None:

@@ -24,6 +24,8 @@ class Converted:
     """Row-major source bytes. Raises ModelError where values are out of range."""
     note: str
     """What happened, for the log: the same words for every linear treated alike."""
+    stored: int | None = None
+    """Bytes, where `source` has no block size of its own (packed)."""
 
 
 class Method(Protocol):
@@ -31,6 +33,8 @@ class Method(Protocol):
 
     leaves: Collection[str]
     """Last words of the tensors that belong to quantised linears, or that serving does not use."""
+    matrix: str
+    """What follows a module's name in its matrix's: ".weight"."""
 
     def quantised(self, parts: Parts) -> bool:
         """Whether the module's matrix is stored this method's way; otherwise its tensors are plain numbers."""

@@ -1,0 +1,194 @@
+"""`octavo quantize`: what it writes is served bit for bit like the original with --quantization, or not written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from octavo.cli import main as entry
+from octavo.cli.errors import FAILED, OK, USAGE
+from octavo.errors import ConfigError, ModelError
+from octavo.program.buffers import BufferStore
+from octavo.quant.table import PACKED
+from octavo.weights.checkpoint import open_checkpoint
+from octavo.weights.safetensors import SafetensorsFile
+from tests.models.harness import Sequence1, lowered, native_backend
+from tests.quantized_maker import write_quantized
+from tests.tiny import VOCAB, write_tiny
+
+native = pytest.importorskip("octavo._native", reason="the native module is not built")
+IDS = [int(i) for i in np.random.default_rng(3).integers(0, VOCAB, 30)]
+
+
+def logits(path: Path, *, quantization: str | None = None) -> NDArray[np.float32]:
+    checkpoint = open_checkpoint(path)
+    spec = lowered(checkpoint, dtype="auto", quantization=quantization, backend="native")
+    blocks = spec.limits.max_blocks + 3
+    backend = native_backend(spec, checkpoint, num_blocks=blocks)
+    try:
+        Sequence1(backend, num_blocks=blocks).compute(IDS, rows=len(IDS), chunk=len(IDS))
+        store = BufferStore(backend._activations.view(0, spec.arena_bytes), spec.buffers)
+        return store.numbers(spec.logits, len(IDS)).copy()
+    finally:
+        backend.close()
+
+
+def quantize(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = entry.main(["quantize", *words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize("form", ["int4", "int8"])
+@pytest.mark.parametrize("variant", ["llama", "llama-odd", "qwen2-tied", "llama-llama3-old", "llama-f16", "qwen3-moe"])
+def test_bits_of_the_original(tmp_path: Path, capsys: pytest.CaptureFixture[str], variant: str, form: str) -> None:
+    source, out = write_tiny(tmp_path / "in", variant), tmp_path / "out"
+    code, said, _ = quantize(capsys, str(source), str(out), "--format", form, "--no-eval")
+    assert code == OK and "MB" in said
+    before, after = open_checkpoint(source), open_checkpoint(out)
+    assert after.config == before.config and after.tokenizer_spec == before.tokenizer_spec
+    assert after.chat_templates == before.chat_templates and after.generation_config == before.generation_config
+    packed = {t.source for t in after.tensors.values() if t.source.startswith(PACKED)}
+    assert PACKED + {"int4": "int4m", "int8": "int8"}[form] in packed
+    np.testing.assert_array_equal(logits(out), logits(source, quantization=form))
+
+
+def test_matrices_lie_on_cache_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    quantize(capsys, str(write_tiny(tmp_path / "in", "qwen2")), str(tmp_path / "out"), "--no-eval")
+    file = SafetensorsFile(tmp_path / "out" / "model.safetensors")
+    base = 8 + len(file.header)
+    assert base % 64 == 0
+    entries = json.loads(file.header)
+    assert entries.pop("__metadata__") == {"format": "octavo-packed", "version": "1"}
+    begins = [entry["data_offsets"][0] for entry in entries.values() if entry["dtype"] == "U8"]
+    assert len(begins) == 3 * 4 + 2 and all(begin % 64 == 0 for begin in begins)
+
+
+def test_codes_of_a_quantised_directory_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = write_quantized(tmp_path, "ct-w4a16")
+    code, said, _ = quantize(capsys, str(made.directory), str(tmp_path / "out"), "--no-eval")
+    assert code == OK and "kept exactly" in said
+    np.testing.assert_array_equal(logits(tmp_path / "out"), logits(made.directory, quantization="int4"))
+
+
+def test_perplexity_before_and_after(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = tmp_path / "t.txt"
+    text.write_text("the cat sat on the mat. " * 20)
+    source = write_tiny(tmp_path / "in", "llama")
+    code, said, _ = quantize(capsys, str(source), str(tmp_path / "out"), "--format", "int8", "--text", str(text))
+    assert code == OK
+    words = said.splitlines()[-1].split()
+    assert words[0] == "perplexity" and float(words[3]) == pytest.approx(float(words[1]), rel=0.05)
+
+
+def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, out = write_tiny(tmp_path / "in", "llama"), tmp_path / "out"
+    assert quantize(capsys, str(source), str(out), "--no-eval")[0] == OK
+    marker = out / "model.safetensors"
+    before = marker.stat().st_mtime_ns
+    code, _, err = quantize(capsys, str(source), str(out), "--no-eval")
+    assert code == USAGE and "--force" in err and marker.stat().st_mtime_ns == before
+    assert quantize(capsys, str(source), str(out), "--no-eval", "--force")[0] == OK
+    assert marker.stat().st_mtime_ns != before
+    code, _, err = quantize(capsys, str(source), str(source), "--no-eval", "--force")  # the original is nobody's
+    assert code == USAGE and "octavo quantize wrote" in err and (source / "model.safetensors").exists()
+    code, _, err = quantize(capsys, str(out), str(tmp_path / "again"), "--no-eval")
+    assert code == USAGE and "packed" in err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "out"]
+
+
+def test_failures_leave_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_tiny(tmp_path / "in", "llama")
+    file = source / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-64])
+    code, _, err = quantize(capsys, str(source), str(tmp_path / "out"), "--no-eval")
+    assert code == FAILED and "not written" in err
+    assert [p.name for p in tmp_path.iterdir()] == ["in"]
+
+
+def test_a_signal_leaves_nothing(tmp_path: Path) -> None:
+    """SIGTERM while matrices are packed."""
+    source = write_tiny(tmp_path / "in", "llama")
+    script = (
+        "import octavo.runner.pack_directory as p, time\n"
+        "real = p.fill\n"
+        "def slow(*a, **k):\n print('packing', flush=True); time.sleep(0.5); real(*a, **k)\n"
+        "p.fill = slow\n"
+        "from octavo.cli.main import main\n"
+        f"main(['quantize', {str(source)!r}, {str(tmp_path / 'out')!r}, '--no-eval'])\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=dict(os.environ))
+    assert child.stdout is not None and child.stdout.readline() == "packing\n"
+    time.sleep(0.1)
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(timeout=30) == 128 + signal.SIGTERM
+    assert [p.name for p in tmp_path.iterdir()] == ["in"]
+
+
+LIES: dict[str, tuple[dict[str, Any], str]] = {
+    "version": ({"version": 2}, r"version: got 2, allowed: 1"),
+    "panel": ({"panel": 32}, "panel: got 32, allowed: 16"),
+    "no table": ({"weights": None}, "weights"),
+    "a format of tomorrow": (
+        {"weights": {"lm_head.weight": {"format": "int3", "shape": [320, 64]}}},
+        "got 'int3'|listed in",
+    ),
+    "a shape of other bytes": (
+        {"weights": {"model.embed_tokens.weight": {"format": "int8", "shape": [640, 64]}}},
+        r"model\.embed_tokens\.weight\.packed: got shape",
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_foreign_directories_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], lie: str) -> None:
+    edit, says = LIES[lie]
+    out = tmp_path / "out"
+    quantize(capsys, str(write_tiny(tmp_path / "in", "llama")), str(out), "--no-eval")
+    config = json.loads((out / "config.json").read_text())
+    config["quantization_config"] |= edit
+    (out / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=says):
+        open_checkpoint(out)
+
+
+def test_the_exact_mode_and_the_reference_refuse_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from octavo.program.interpret import load_weights
+
+    out = tmp_path / "out"
+    quantize(capsys, str(write_tiny(tmp_path / "in", "llama")), str(out), "--no-eval")
+    checkpoint = open_checkpoint(out)
+    with pytest.raises(ConfigError, match="--dtype"):
+        lowered(checkpoint, dtype="float32")
+    with pytest.raises(ConfigError, match="--quantization"):
+        lowered(checkpoint, dtype="auto", quantization="int8")
+    with pytest.raises(ModelError, match="--executor native"):
+        load_weights(lowered(checkpoint, dtype="auto"), checkpoint.tensors)
+
+
+@pytest.mark.parametrize(
+    ("form", "digest"),
+    [
+        ("f32", "b511bda0c462cb46"),
+        ("bf16", "d7f9cfc14d1e247e"),
+        ("int8", "90e4d4d1e18d5f18"),
+        ("int4m", "97a2306223d542b2"),
+    ],
+)
+def test_the_layout_of_version_1(form: str, digest: str) -> None:
+    """Directories on disks hold these bytes: when this fails, raise VERSION in weights/quantized/packed.py."""
+    w = np.random.default_rng(0).standard_normal((20, 72)).astype(np.float32)
+    dst = native.Arena(native.packed_bytes(form, 20, 72)).view(0, native.packed_bytes(form, 20, 72))
+    native.pack(form, "f32", 20, 72, w.view(np.uint8).reshape(-1), dst, col0=0, n_total=20, threads=1)
+    assert hashlib.sha256(dst.tobytes()).hexdigest()[:16] == digest
