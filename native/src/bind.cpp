@@ -48,19 +48,19 @@ Dtype dtype_of(const std::string& name) {
 }
 
 WeightFormat format_of(const std::string& name) {
-    static constexpr std::pair<const char*, WeightFormat> kTable[] = {{"f32", WeightFormat::f32},
-                                                                      {"bf16", WeightFormat::bf16},
-                                                                      {"int8", WeightFormat::int8},
-                                                                      {"int4", WeightFormat::int4},
-                                                                      {"int4m", WeightFormat::int4m}};
-    return named(name, kTable, "format");
+    WeightFormat format;
+    if (find_format(name, &format)) return format;
+    std::string allowed;
+    for (const FormatInfo& info : kFormats) allowed += std::string(allowed.empty() ? "" : ", ") + info.name;
+    throw std::invalid_argument("format: got '" + name + "', allowed: " + allowed);
 }
 
 SourceFormat source_of(const std::string& name) {
-    static constexpr std::pair<const char*, SourceFormat> kTable[] = {
-        {"f32", SourceFormat::f32},   {"f16", SourceFormat::f16},   {"bf16", SourceFormat::bf16},
-        {"q8_0", SourceFormat::q8_0}, {"q4_0", SourceFormat::q4_0}, {"q4_1", SourceFormat::q4_1}};
-    return named(name, kTable, "source");
+    SourceFormat source;
+    if (find_source(name, &source)) return source;
+    std::string allowed;
+    for (const SourceInfo& info : kSources) allowed += std::string(allowed.empty() ? "" : ", ") + info.name;
+    throw std::invalid_argument("source: got '" + name + "', allowed: " + allowed);
 }
 
 std::string& chosen_isa() {
@@ -88,8 +88,7 @@ void pack_weight(const std::string& format, const std::string& source, std::int6
     need(n >= 0 && k > 0 && col0 >= 0 && col0 + n <= n_total && n_total < (std::int64_t{1} << 31) &&
              k < (std::int64_t{1} << 31),
          "pack: columns outside the weight");
-    const bool blocks = s == SourceFormat::q8_0 || s == SourceFormat::q4_0 || s == SourceFormat::q4_1;
-    need(!blocks || k % kGroup == 0, "pack: a block format's rows are multiples of 32");
+    need(k % source_info(s).elements == 0, "pack: a block format's rows are multiples of its block");
     need(src.size() >= static_cast<std::size_t>(n) * source_row_bytes(s, static_cast<std::size_t>(k)),
          "pack: src is too short");
     need(dst.size() >= packed_bytes(f, static_cast<std::size_t>(n_total), static_cast<std::size_t>(k)),

@@ -34,12 +34,9 @@ const Kernels& table(const std::string& isa) {
 }
 
 WeightFormat format_named(const std::string& name) {
-    if (name == "f32") return WeightFormat::f32;
-    if (name == "bf16") return WeightFormat::bf16;
-    if (name == "int8") return WeightFormat::int8;
-    if (name == "int4") return WeightFormat::int4;
-    require(name == "int4m", "format: allowed are f32, bf16, int8, int4, int4m");
-    return WeightFormat::int4m;
+    WeightFormat format;
+    require(find_format(name, &format), "format: not one that packed_bytes() takes");
+    return format;
 }
 
 LinearWeight weight_of(const std::string& format, std::int64_t n, std::int64_t k, const Bytes& packed) {

@@ -1,115 +1,8 @@
-// The linear kernel: cuts a task into register tiles (linear_tile.h). Compiled once per ISA.
-#include "linear_tile.h"
+// The linear kernel: which function does a format. Compiled once per ISA, as are linear_int*.cpp.
+#include "linear_float.h"
+#include "linear_range.h"
 
 namespace octavo::OCTAVO_ISA_NS {
-
-// Rows of a register tile, and panels beside each other, by what the register file holds.
-#if defined(OCTAVO_ISA_SCALAR)
-inline constexpr int kQuantRows = 4, kFloatRows = 4, kPanels = 1;
-inline constexpr int kUnpackFrom = 9;
-#elif defined(OCTAVO_ISA_AVX2)
-inline constexpr int kQuantRows = 6, kFloatRows = 6, kPanels = 1;
-inline constexpr int kUnpackFrom = 7;
-#else
-inline constexpr int kQuantRows = 6, kFloatRows = 12, kPanels = 2;
-inline constexpr int kUnpackFrom = 13;
-#endif
-
-// Calls tile<rows> for a row count known only at run time.
-template <int most, class Tile>
-OCTAVO_INLINE void with_rows(int64_t rows, const Tile& tile) {
-    if constexpr (most > 1) {
-        if (rows < most) return with_rows<most - 1>(rows, tile);
-    }
-    tile.template operator()<most>();
-}
-
-// Rows [row0, row1) in tiles of at most `most`, sizes within one of each other.
-template <int most, class Tile>
-OCTAVO_INLINE void over_rows(int64_t row0, int64_t row1, const Tile& tile) {
-    int64_t tiles = (row1 - row0 + most - 1) / most;
-    for (int64_t row = row0; tiles > 0; --tiles) {
-        const int64_t rows = (row1 - row + tiles - 1) / tiles;
-        with_rows<most>(rows, [&]<int count>() { tile.template operator()<count>(row); });
-        row += rows;
-    }
-}
-
-// ---- quantised ----------------------------------------------------------------------------------------------------
-
-// factor * (sum of a row's codes) for each group of rows [row0, row1).
-static void fill_corrections(const LinearTask& t, int factor, int64_t row0, int64_t row1, int32_t* out) {
-    const int64_t groups = static_cast<int64_t>(groups_of(t.weight.k));
-    for (int64_t row = row0; row < row1; ++row) {
-        const int8_t* codes = reinterpret_cast<const int8_t*>(t.x + static_cast<size_t>(row) * t.x_stride);
-        for (int64_t g = 0; g < groups; ++g) {
-            int32_t sum = 0;
-            for (int i = 0; i < kGroup; ++i) sum += codes[kGroup * g + i];
-            *out++ = factor * sum;
-        }
-    }
-}
-
-// Nibbles of one panel to bytes, in the order of int8.
-static void unpack_panel(const uint8_t* codes, size_t groups, uint8_t* out) {
-    for (size_t i = 0; i < 4 * groups; ++i) {
-        const i32x16 raw = load_i32(codes + 64 * i);
-        store_i32(out + 128 * i, low_nibbles(raw));
-        store_i32(out + 128 * i + 64, high_nibbles(raw));
-    }
-}
-
-template <class F, bool nibbles, int panels>
-OCTAVO_INLINE void quant_panels(const LinearTask& t, QuantInput in, int64_t panel, int64_t row0, int64_t row1) {
-    const int32_t* corrections = in.correction;
-    const uint8_t* next = in.next;
-    over_rows<kQuantRows>(row0, row1, [&]<int rows>(int64_t row) {
-        in.x = t.x + static_cast<size_t>(row) * t.x_stride;
-        in.correction = corrections + (row - row0) * static_cast<int64_t>(groups_of(in.k));
-        in.next = row + rows == row1 ? next : nullptr;  // the last tile fetches the next panel
-        quant_tile<F, nibbles, rows, panels>(t, in, row, panel);
-    });
-}
-
-template <class F, int panels>
-static void quant_range(const LinearTask& t, int64_t panel, int64_t row0, int64_t row1, uint8_t* unpacked,
-                        const int32_t* corrections) {
-    const size_t k = static_cast<size_t>(t.weight.k);
-    const size_t stride = panel_bytes(F::kFormat, k);
-    const uint8_t* codes = t.weight.panels + static_cast<size_t>(panel) * stride;
-    QuantInput in{codes,   stride,    codes + panel_code_bytes(F::kFormat, k), stride, t.x, t.x_stride, corrections,
-                  nullptr, t.weight.k};
-    if constexpr (F::kNibbles) {
-        if (row1 - row0 >= kUnpackFrom) {
-            const size_t bytes = 512 * groups_of(k);
-            for (int p = 0; p < panels; ++p) unpack_panel(codes + p * stride, groups_of(k), unpacked + p * bytes);
-            in.codes = unpacked;
-            in.codes_stride = bytes;
-            if (panel + 2 * panels <= t.panel1) in.next = codes + panels * stride;
-            return quant_panels<F, false, panels>(t, in, panel, row0, row1);
-        }
-    }
-    quant_panels<F, F::kNibbles, panels>(t, in, panel, row0, row1);
-}
-
-template <class F>
-static void quant_linear(const LinearTask& t) {
-    const size_t k = static_cast<size_t>(t.weight.k);
-    const int64_t block = static_cast<int64_t>(linear_row_block(F::kFormat, k));
-    uint8_t* unpacked = t.scratch;
-    int32_t* corrections = reinterpret_cast<int32_t*>(t.scratch + 1024 * groups_of(k));
-    for (int64_t row0 = t.row0; row0 < t.row1; row0 += block) {
-        const int64_t row1 = row0 + block < t.row1 ? row0 + block : t.row1;
-        if constexpr (F::kCorrection != 0) fill_corrections(t, F::kCorrection, row0, row1, corrections);
-        int64_t panel = t.panel0;
-        for (; panel + kPanels <= t.panel1; panel += kPanels) {
-            quant_range<F, kPanels>(t, panel, row0, row1, unpacked, corrections);
-        }
-        for (; panel < t.panel1; ++panel) quant_range<F, 1>(t, panel, row0, row1, unpacked, corrections);
-    }
-}
-
-// ---- floats -------------------------------------------------------------------------------------------------------
 
 template <bool is_bf16, int panels>
 OCTAVO_INLINE void float_range(const LinearTask& t, int64_t panel, int64_t row0, int64_t row1) {
@@ -137,9 +30,18 @@ void linear_panels(const LinearTask& task) {
     switch (task.weight.format) {
         case WeightFormat::f32: return float_linear<false>(task);
         case WeightFormat::bf16: return float_linear<true>(task);
-        case WeightFormat::int8: return quant_linear<Int8>(task);
-        case WeightFormat::int4: return quant_linear<Int4>(task);
-        case WeightFormat::int4m: return quant_linear<Int4m>(task);
+        case WeightFormat::int8: return linear_int8(task);
+        case WeightFormat::int8f: return linear_int8f(task);
+        case WeightFormat::int4: return linear_int4(task);
+        case WeightFormat::int4m: return linear_int4m(task);
+        case WeightFormat::int4z: return linear_int4z(task);
+        case WeightFormat::int4k: return linear_int4k(task);
+        case WeightFormat::int5: return linear_int5(task);
+        case WeightFormat::int5m: return linear_int5m(task);
+        case WeightFormat::int5k: return linear_int5k(task);
+        case WeightFormat::int6k: return linear_int6k(task);
+        case WeightFormat::int3k: return linear_int3k(task);
+        case WeightFormat::int2k: return linear_int2k(task);
     }
 }
 

@@ -2,13 +2,20 @@
 //
 // A quad is 64 bytes: for each of 16 columns, 4 consecutive inputs. A row's quad is its 4 codes repeated in every lane.
 //
-//   Acc acc = D::start(correction);            one row, one group; correction = D::kCorrection * sum of the row's codes
-//   acc = D::dot(acc, D::prepare(w), x);       for each of 8 quads
-//   i32x16 exact = D::finish(acc);
+//   Acc acc = D::start(correction);              one row, one run of D::kRun quads
+//   acc = D::dot(acc, D::prepare(w), x);         for each quad of the run
+//   i32x16 exact = D::finish(acc);               or D::finish(acc, D::factor(s)): s times the sum
 //
-// NibbleDot takes codes 0..15. int4 stands for code - 8, which is its correction of -8 a unit of x; the correction
-// fits 16 bits: in NibbleDot's even halves sum((code - 8) x) - 8 sum(x of odd halves) is at most 32 * 8 * 127 = 32512.
-// ByteDot takes int8.
+// w is D::center(stored codes 0 and up), or what it was when codes were unpacked. A format's offset is either taken off
+// there (D::kCenters) or by the correction, -offset times the sum of the row's codes in the run, with which a sum
+// starts.
+//
+//   NibbleDot   codes 0..15, offset 8 (int4). In the even halves of AVX2's words
+//               sum((code - 8) x) - 8 sum(x of odd halves) is at most 32 * 8 * 127 = 32512, so the correction fits.
+//   FiveDot     codes 0..31, offset 16 (int5): likewise at most 16 * 16 * 127 in a run of 4 quads, and so is every sum
+//               on the way: with n of the 16 inputs taken, 127 (256 - n).
+//   SmallDot    |code - offset| <= 32, runs of 4 quads: the formats with a scale per 16 inputs.
+//   ByteDot     int8.
 #pragma once
 
 #include "octavo/simd.h"
@@ -25,8 +32,10 @@ OCTAVO_INLINE i32x16 set1_quad(const int8_t* codes) {
 
 struct NibbleDot {
     using Weights = i32x16;
-    static constexpr int kOffset = 0;
+    static constexpr int kOffset = 0, kRun = 8;
+    static constexpr bool kCenters = false;
     OCTAVO_INLINE i32x16 start(int32_t correction) { return set1(correction); }
+    OCTAVO_INLINE i32x16 center(i32x16 w) { return w; }
     OCTAVO_INLINE Weights prepare(i32x16 w) { return w; }
     OCTAVO_INLINE i32x16 dot(i32x16 acc, Weights w, i32x16 x) {
         int8_t a[64];
@@ -38,9 +47,16 @@ struct NibbleDot {
         }
         return acc;
     }
+    OCTAVO_INLINE i32x16 factor(i32x16 s) { return s; }
     OCTAVO_INLINE i32x16 finish(i32x16 acc) { return acc; }
+    OCTAVO_INLINE i32x16 finish(i32x16 acc, i32x16 s) { return mul(acc, s); }
 };
+struct FiveDot : NibbleDot {};
 struct ByteDot : NibbleDot {};
+template <int offset>
+struct SmallDot : NibbleDot {
+    static constexpr int kRun = 4;
+};
 
 OCTAVO_INLINE i32x16 low_nibbles(i32x16 v) { return bit_and(v, set1(int32_t{0x0f0f0f0f})); }
 OCTAVO_INLINE i32x16 high_nibbles(i32x16 v) { return low_nibbles(shift_right<4>(v)); }
@@ -60,8 +76,10 @@ OCTAVO_INLINE __m256i add_dwords(__m256i acc, __m256i x) {
 // Eight quads of at most 2 * 15 * 127 fit an int16 (30,480), so one widening a group is enough.
 struct NibbleDot {
     using Weights = i32x16;
-    static constexpr int kOffset = 0;
+    static constexpr int kOffset = 0, kRun = 8;
+    static constexpr bool kCenters = false;
     OCTAVO_INLINE i32x16 start(int32_t correction) { return set1(correction & 0xffff); }
+    OCTAVO_INLINE i32x16 center(i32x16 w) { return w; }
     OCTAVO_INLINE Weights prepare(i32x16 w) { return w; }
     OCTAVO_INLINE i32x16 dot(i32x16 acc, Weights w, i32x16 x) {
         return {add_words(acc.lo, _mm256_maddubs_epi16(w.lo, x.lo)),
@@ -73,13 +91,55 @@ struct NibbleDot {
     }
 };
 
+// Four quads of at most 2 * 31 * 127 fit (31,496).
+struct FiveDot : NibbleDot {
+    static constexpr int kRun = 4;
+};
+
+// |code| * (x with code's sign): four quads of at most 2 * 32 * 127 fit (32,512). The scale of the run's 16 inputs
+// multiplies where the halves are added up.
+template <int offset>
+struct SmallDot : NibbleDot {
+    struct Weights {
+        i32x16 w, magnitude;
+    };
+    static constexpr int kRun = 4;
+    static constexpr bool kCenters = true;
+    OCTAVO_INLINE i32x16 start(int32_t) { return zero_i32(); }
+    OCTAVO_INLINE i32x16 center(i32x16 w) {
+        const __m256i by = _mm256_set1_epi8(offset);
+        return {_mm256_sub_epi8(w.lo, by), _mm256_sub_epi8(w.hi, by)};
+    }
+    OCTAVO_INLINE Weights prepare(i32x16 w) { return {w, {_mm256_abs_epi8(w.lo), _mm256_abs_epi8(w.hi)}}; }
+    OCTAVO_INLINE i32x16 dot(i32x16 acc, const Weights& w, i32x16 x) {
+        const __m256i lo = _mm256_maddubs_epi16(w.magnitude.lo, _mm256_sign_epi8(x.lo, w.w.lo));
+        const __m256i hi = _mm256_maddubs_epi16(w.magnitude.hi, _mm256_sign_epi8(x.hi, w.w.hi));
+        return {add_words(acc.lo, lo), add_words(acc.hi, hi)};
+    }
+    OCTAVO_INLINE i32x16 factor(i32x16 s) { return bit_or(bit_and(s, set1(0xffff)), shift_left<16>(s)); }
+    using NibbleDot::finish;
+    OCTAVO_INLINE i32x16 finish(i32x16 acc, i32x16 s) {
+        return {_mm256_madd_epi16(acc.lo, s.lo), _mm256_madd_epi16(acc.hi, s.hi)};
+    }
+};
+// Codes that start at 0 need no sign.
+template <>
+struct SmallDot<0> : NibbleDot {
+    static constexpr int kRun = 4;
+    OCTAVO_INLINE i32x16 factor(i32x16 s) { return SmallDot<1>::factor(s); }
+    using NibbleDot::finish;
+    OCTAVO_INLINE i32x16 finish(i32x16 acc, i32x16 s) { return SmallDot<1>::finish(acc, s); }
+};
+
 // |w| * (x with w's sign): 2 * 128 * 127 = 32,512 fits, two of them do not.
 struct ByteDot {
     struct Weights {
         i32x16 w, magnitude;
     };
-    static constexpr int kOffset = 0;
+    static constexpr int kOffset = 0, kRun = 8;
+    static constexpr bool kCenters = false;
     OCTAVO_INLINE i32x16 start(int32_t) { return zero_i32(); }
+    OCTAVO_INLINE i32x16 center(i32x16 w) { return w; }
     OCTAVO_INLINE Weights prepare(i32x16 w) { return {w, {_mm256_abs_epi8(w.lo), _mm256_abs_epi8(w.hi)}}; }
     OCTAVO_INLINE i32x16 dot(i32x16 acc, const Weights& w, i32x16 x) {
         const __m256i ones = _mm256_set1_epi16(1);
@@ -100,8 +160,10 @@ OCTAVO_INLINE i32x16 high_nibbles(i32x16 v) {
 
 struct NibbleDot {
     using Weights = i32x16;
-    static constexpr int kOffset = 0;
+    static constexpr int kOffset = 0, kRun = 8;
+    static constexpr bool kCenters = false;
     OCTAVO_INLINE i32x16 start(int32_t correction) { return set1(correction); }
+    OCTAVO_INLINE i32x16 center(i32x16 w) { return w; }
     OCTAVO_INLINE Weights prepare(i32x16 w) { return w; }
     OCTAVO_INLINE i32x16 dot(i32x16 acc, Weights w, i32x16 x) {
 #if defined(OCTAVO_EMULATE_AVX512)
@@ -112,7 +174,14 @@ struct NibbleDot {
         return acc;
 #endif
     }
+    OCTAVO_INLINE i32x16 factor(i32x16 s) { return s; }
     OCTAVO_INLINE i32x16 finish(i32x16 acc) { return acc; }
+    OCTAVO_INLINE i32x16 finish(i32x16 acc, i32x16 s) { return mul(acc, s); }
+};
+struct FiveDot : NibbleDot {};
+template <int offset>
+struct SmallDot : NibbleDot {
+    static constexpr int kRun = 4;
 };
 
 // The weights' bytes become unsigned, w + 128, and the sum starts at -128 a unit of x.

@@ -1,6 +1,9 @@
 // Register tiles of the linears: `rows` rows times `panels` panels of 16 columns, all of k. See docs/numerics.md for
-// the order of sums; a tile's shape cannot change it, since every output has an accumulator of its own.
+// the order of sums; a tile's shape cannot change it, since every output has an accumulator of its own. This file has
+// what all tiles share and those of the quantised formats; linear_float.h has the others.
 #pragma once
+
+#include <type_traits>
 
 #include "linear_dot.h"
 #include "octavo/linear.h"
@@ -42,99 +45,201 @@ OCTAVO_INLINE void put(const LinearTask& t, int64_t row, int64_t panel, f32x16 s
 
 // ---- formats ------------------------------------------------------------------------------------------------------
 
-struct Int8 {
-    using Dot = ByteDot;
-    static constexpr WeightFormat kFormat = WeightFormat::int8;
-    static constexpr int kCorrection = -ByteDot::kOffset;  // times the sum of a row's codes in a group
-    static constexpr bool kNibbles = false, kMin = false;
-};
-struct Int4 {
-    using Dot = NibbleDot;
-    static constexpr WeightFormat kFormat = WeightFormat::int4;
-    static constexpr int kCorrection = -8;
-    static constexpr bool kNibbles = true, kMin = false;
-};
-struct Int4m {
-    using Dot = NibbleDot;
-    static constexpr WeightFormat kFormat = WeightFormat::int4m;
-    static constexpr int kCorrection = 0;
-    static constexpr bool kNibbles = true, kMin = true;
+template <WeightFormat format>
+struct Quant {
+    static constexpr WeightFormat kFormat = format;
+    static constexpr int kBits = info_of(format).bits;
+    static constexpr int kOffset = info_of(format).offset;
+    static constexpr Scale kScale = info_of(format).scale;
+    static constexpr bool kSixteen = kScale == Scale::super16 || kScale == Scale::super16_min;
+    using Dot = std::conditional_t<
+        kBits == 8, ByteDot,
+        std::conditional_t<kSixteen, SmallDot<kOffset>, std::conditional_t<kBits == 5, FiveDot, NibbleDot>>>;
+    static constexpr int kRuns = 8 / Dot::kRun;
+    // Times the sum of a row's codes in each run: what a sum starts with, or (super16_min) what minima multiply.
+    static constexpr int kCorrection = kScale == Scale::super16_min ? 1 : -Dot::kOffset - (Dot::kCenters ? 0 : kOffset);
+    static constexpr bool kStarts = kCorrection != 0 && kScale != Scale::super16_min;
 };
 
 // What the tiles of one panel range share. `unpacked` codes are bytes, one quad after another, as in int8.
 struct QuantInput {
     const uint8_t* codes;  // of the first panel
     size_t codes_stride;   // to the next panel's
-    const uint8_t* meta;   // scales (and mins) of the first panel
+    const uint8_t* meta;   // of the first panel
     size_t meta_stride;
     const uint8_t* x;  // first row, a q8 row
     size_t x_stride;
-    const int32_t* correction;  // [row][group], null where the format needs none
+    const int32_t* correction;  // [row][group][run], null where the format needs none
     const uint8_t* next;        // with unpacked codes: packed panels to fetch meanwhile, or null
     int64_t k;
 };
 
+// Each byte's bits moved up by `left` (down where it is negative) and masked. Constant where loops are unrolled.
+OCTAVO_INLINE i32x16 move_bits(i32x16 v, int left, int32_t mask) {
+    switch (left) {
+        case 4: v = shift_left<4>(v); break;
+        case 3: v = shift_left<3>(v); break;
+        case 2: v = shift_left<2>(v); break;
+        case 1: v = shift_left<1>(v); break;
+        case -1: v = shift_right<1>(v); break;
+        case -2: v = shift_right<2>(v); break;
+        case -3: v = shift_right<3>(v); break;
+        case -4: v = shift_right<4>(v); break;
+        case -5: v = shift_right<5>(v); break;
+        case -6: v = shift_right<6>(v); break;
+        default: break;
+    }
+    return bit_and(v, set1(mask));
+}
+
+// Quad `quad` of a group's packed codes, a byte each (linear.h has the layout).
+template <int bits>
+OCTAVO_INLINE i32x16 packed_quad(const uint8_t* at, int quad) {
+    if constexpr (bits == 8) {
+        return load_i32(at + 64 * quad);
+    } else if constexpr (bits < 4) {
+        const i32x16 low = move_bits(load_i32(at + quad / 4 * 64), -2 * (quad % 4), 0x03030303);
+        if constexpr (bits == 2) return low;
+        return bit_or(low, move_bits(load_i32(at + 128), 2 - quad, 0x04040404));
+    } else {
+        const i32x16 raw = load_i32(at + quad / 2 * 64);
+        const i32x16 low = quad % 2 == 0 ? low_nibbles(raw) : high_nibbles(raw);
+        if constexpr (bits == 4) return low;
+        if constexpr (bits == 5) return bit_or(low, move_bits(load_i32(at + 256), 4 - quad, 0x10101010));
+        return bit_or(low, move_bits(load_i32(at + 256 + quad / 4 * 64), 4 - 2 * (quad % 4), 0x30303030));
+    }
+}
+
+// Where a panel keeps the scales of a group: its own, and those of its super group.
+struct Meta {
+    const uint8_t* group;
+    const uint8_t* super;
+};
+template <class F>
+OCTAVO_INLINE Meta meta_at(const uint8_t* meta, size_t groups, size_t g) {
+    constexpr MetaBytes kBytes = meta_of(F::kScale);
+    return {meta + (groups + kSuper - 1) / kSuper * kBytes.super + g * kBytes.group, meta + g / kSuper * kBytes.super};
+}
+
+OCTAVO_INLINE f32x16 halves_at(const uint8_t* p) { return load_f16(reinterpret_cast<const uint16_t*>(p)); }
+
+// What multiplies the integer sum of a group.
+template <class F>
+OCTAVO_INLINE f32x16 scale_of(Meta m) {
+    if constexpr (F::kScale == Scale::wide) return load(reinterpret_cast<const float*>(m.group));
+    if constexpr (F::kScale == Scale::super) return mul(halves_at(m.super), to_f32(load_u8(m.group)));
+    return halves_at(F::kSixteen ? m.super : m.group);
+}
+
+// What multiplies the row's sum of a group (super16_min: the integer of `minima`).
+template <class F>
+OCTAVO_INLINE f32x16 minimum_of(Meta m, f32x16 scale) {
+    if constexpr (F::kScale == Scale::half_zero) return neg(mul(scale, to_f32(load_u8(m.group + 32))));
+    if constexpr (F::kScale == Scale::super) return neg(mul(halves_at(m.super + 32), to_f32(load_u8(m.group + 16))));
+    if constexpr (F::kScale == Scale::super16_min) return halves_at(m.super + 32);
+    return halves_at(m.group + 32);
+}
+
+// The integer that multiplies 16 inputs.
+template <class F>
+OCTAVO_INLINE i32x16 small_scale(Meta m, int half) {
+    if constexpr (F::kScale == Scale::super16) return load_i8(reinterpret_cast<const int8_t*>(m.group) + 16 * half);
+    return bit_and(load_u8(m.group + 16 * half), set1(int32_t{15}));
+}
+
+// - sum of (minimum of 16 inputs) * (the row's sum of them).
+OCTAVO_INLINE i32x16 minima(Meta m, const int32_t* sums) {
+    const i32x16 low = mul(shift_right<4>(load_u8(m.group)), set1(sums[0]));
+    const i32x16 high = mul(shift_right<4>(load_u8(m.group + 16)), set1(sums[1]));
+    return sub(zero_i32(), add(low, high));
+}
+
 // ---- tiles --------------------------------------------------------------------------------------------------------
 
 // 32 inputs of `rows` rows against one group of every panel, as exact integers.
-template <class F, bool nibbles, int rows, int panels>
+template <class F, bool packed, int rows, int panels>
 OCTAVO_INLINE void group_dots(const QuantInput& in, size_t group, i32x16 (&dots)[rows][panels]) {
     using Dot = typename F::Dot;
     const size_t groups = groups_of(in.k);
-    OCTAVO_UNROLL
-    for (int m = 0; m < rows; ++m) {
-        int32_t correction = 0;
-        if constexpr (F::kCorrection != 0) correction = in.correction[m * groups + group];
-        OCTAVO_UNROLL
-        for (int p = 0; p < panels; ++p) dots[m][p] = Dot::start(correction);
-    }
-    constexpr int kQuads = nibbles ? 2 : 1;  // in 64 bytes of codes
-    constexpr size_t kBytes = 512 / kQuads;  // of codes in a group
+    constexpr size_t kBytes = packed ? group_code_bytes(F::kFormat) : 512;
+    // Quads whose codes are taken together: two share a vector of nibbles.
+    constexpr int kQuads = packed && F::kBits != 8 ? 2 : 1;
     const uint8_t* codes = in.codes + group * kBytes;
     // Behind this panel's codes the next ones to come are the next panel's.
     const bool last = group * kBytes + kAhead >= groups * kBytes;
     const uint8_t* ahead = codes + kAhead + (last ? panels * in.codes_stride - groups * kBytes : 0);
-    const int8_t* x = reinterpret_cast<const int8_t*>(in.x) + kGroup * group;
-    OCTAVO_UNROLL
-    for (int quad = 0; quad < 8; quad += kQuads) {
-        typename Dot::Weights w[kQuads][panels];
+    if constexpr (packed) {
         OCTAVO_UNROLL
         for (int p = 0; p < panels; ++p) {
-            const uint8_t* at = codes + p * in.codes_stride + quad / kQuads * 64;
-            if constexpr (nibbles || !F::kNibbles) prefetch(ahead + (at - codes));
-            const i32x16 raw = load_i32(at);
-            if constexpr (nibbles) {
-                w[0][p] = Dot::prepare(low_nibbles(raw));
-                w[1][p] = Dot::prepare(high_nibbles(raw));
-            } else {
-                w[0][p] = Dot::prepare(raw);
-            }
-        }
-        OCTAVO_UNROLL
-        for (int q = 0; q < kQuads; ++q) {
             OCTAVO_UNROLL
-            for (int m = 0; m < rows; ++m) {
-                const i32x16 xq = set1_quad(x + m * in.x_stride + 4 * (quad + q));
-                OCTAVO_UNROLL
-                for (int p = 0; p < panels; ++p) dots[m][p] = Dot::dot(dots[m][p], w[q][p], xq);
-            }
+            for (size_t line = 0; line < kBytes; line += 64) prefetch(ahead + p * in.codes_stride + line);
         }
     }
+    const int8_t* x = reinterpret_cast<const int8_t*>(in.x) + kGroup * group;
     OCTAVO_UNROLL
-    for (int m = 0; m < rows; ++m) {
+    for (int run = 0; run < F::kRuns; ++run) {
+        i32x16 sums[rows][panels];
         OCTAVO_UNROLL
-        for (int p = 0; p < panels; ++p) dots[m][p] = Dot::finish(dots[m][p]);
+        for (int m = 0; m < rows; ++m) {
+            int32_t correction = 0;
+            if constexpr (F::kStarts) correction = in.correction[(m * groups + group) * F::kRuns + run];
+            OCTAVO_UNROLL
+            for (int p = 0; p < panels; ++p) sums[m][p] = Dot::start(correction);
+        }
+        OCTAVO_UNROLL
+        for (int quad = run * Dot::kRun; quad < (run + 1) * Dot::kRun; quad += kQuads) {
+            typename Dot::Weights w[kQuads][panels];
+            OCTAVO_UNROLL
+            for (int p = 0; p < panels; ++p) {
+                const uint8_t* at = codes + p * in.codes_stride;
+                OCTAVO_UNROLL
+                for (int q = 0; q < kQuads; ++q) {
+                    if constexpr (packed) {
+                        w[q][p] = Dot::prepare(Dot::center(packed_quad<F::kBits>(at, quad + q)));
+                    } else {
+                        w[q][p] = Dot::prepare(load_i32(at + 64 * (quad + q)));
+                    }
+                }
+            }
+            OCTAVO_UNROLL
+            for (int q = 0; q < kQuads; ++q) {
+                OCTAVO_UNROLL
+                for (int m = 0; m < rows; ++m) {
+                    const i32x16 xq = set1_quad(x + m * in.x_stride + 4 * (quad + q));
+                    OCTAVO_UNROLL
+                    for (int p = 0; p < panels; ++p) sums[m][p] = Dot::dot(sums[m][p], w[q][p], xq);
+                }
+            }
+        }
+        OCTAVO_UNROLL
+        for (int p = 0; p < panels; ++p) {
+            i32x16 factor{};
+            if constexpr (F::kSixteen) {
+                factor = Dot::factor(small_scale<F>(meta_at<F>(in.meta + p * in.meta_stride, groups, group), run));
+            }
+            OCTAVO_UNROLL
+            for (int m = 0; m < rows; ++m) {
+                i32x16 done;
+                if constexpr (F::kSixteen) {
+                    done = Dot::finish(sums[m][p], factor);
+                } else {
+                    done = Dot::finish(sums[m][p]);
+                }
+                dots[m][p] = run == 0 ? done : add(dots[m][p], done);
+            }
+        }
     }
 }
 
-template <class F, bool nibbles, int rows, int panels>
+template <class F, bool packed, int rows, int panels>
 static void quant_tile(const LinearTask& t, const QuantInput& in, int64_t row, int64_t panel) {
     const size_t groups = groups_of(in.k);
     const size_t scales_at = q8_scales_at(in.k);
     const size_t sums_at = q8_sums_at(in.k);
-    constexpr size_t kMeta = group_meta_bytes(F::kFormat);
-    constexpr size_t kGroupBytes = panel_code_bytes(F::kFormat, kGroup) + kMeta;
-    constexpr bool kStreams = nibbles || !F::kNibbles;  // codes come from the packed panel itself
+    constexpr MetaBytes kMeta = meta_of(F::kScale);
+    constexpr bool kMin = F::kScale == Scale::half_min || F::kScale == Scale::half_zero || F::kScale == Scale::super ||
+                          F::kScale == Scale::super16_min;
+    constexpr size_t kGroupBytes = group_code_bytes(F::kFormat) + kMeta.group + kMeta.super / kSuper;
     f32x16 sums[rows][panels];
     OCTAVO_UNROLL
     for (int m = 0; m < rows; ++m) {
@@ -143,109 +248,32 @@ static void quant_tile(const LinearTask& t, const QuantInput& in, int64_t row, i
     }
     for (size_t g = 0; g < groups; ++g) {
         i32x16 dots[rows][panels];
-        group_dots<F, nibbles, rows, panels>(in, g, dots);
+        group_dots<F, packed, rows, panels>(in, g, dots);
         OCTAVO_UNROLL
         for (int p = 0; p < panels; ++p) {
-            const uint8_t* meta = in.meta + p * in.meta_stride + g * kMeta;
-            if constexpr (kStreams) {
-                prefetch(meta + panels * in.meta_stride);  // the next panel's
+            const Meta meta = meta_at<F>(in.meta + p * in.meta_stride, groups, g);
+            if constexpr (packed) {
+                prefetch(meta.group + panels * in.meta_stride);  // the next panel's
             } else if (in.next) {
                 const uint8_t* next = in.next + p * in.meta_stride + g * kGroupBytes;
                 OCTAVO_UNROLL
                 for (size_t line = 0; line < kGroupBytes; line += 64) prefetch(next + line);
             }
-            const f32x16 scale = load_f16(reinterpret_cast<const uint16_t*>(meta));
+            const f32x16 scale = scale_of<F>(meta);
             f32x16 minimum = zero_f32();
-            if constexpr (F::kMin) minimum = load_f16(reinterpret_cast<const uint16_t*>(meta) + kPanel);
+            if constexpr (kMin) minimum = minimum_of<F>(meta, scale);
             OCTAVO_UNROLL
             for (int m = 0; m < rows; ++m) {
                 const uint8_t* x = in.x + m * in.x_stride;
                 const f32x16 x_scale = set1(reinterpret_cast<const float*>(x + scales_at)[g]);
                 sums[m][p] = fma(to_f32(dots[m][p]), mul(scale, x_scale), sums[m][p]);
-                if constexpr (F::kMin) {
+                if constexpr (F::kScale == Scale::super16_min) {
+                    const i32x16 below = minima(meta, in.correction + 2 * (m * groups + g));
+                    sums[m][p] = fma(to_f32(below), mul(minimum, x_scale), sums[m][p]);
+                } else if constexpr (kMin) {
                     const f32x16 x_sum = set1(reinterpret_cast<const float*>(x + sums_at)[g]);
                     sums[m][p] = fma(minimum, x_sum, sums[m][p]);
                 }
-            }
-        }
-    }
-    OCTAVO_UNROLL
-    for (int m = 0; m < rows; ++m) {
-        OCTAVO_UNROLL
-        for (int p = 0; p < panels; ++p) put(t, row + m, panel + p, sums[m][p]);
-    }
-}
-
-template <int rows, int panels>
-static void f32_tile(const LinearTask& t, int64_t row, int64_t panel) {
-    const int64_t k = t.weight.k;
-    const size_t stride = panel_bytes(WeightFormat::f32, static_cast<size_t>(k));
-    const uint8_t* w = t.weight.panels + static_cast<size_t>(panel) * stride;
-    const uint8_t* x = t.x + static_cast<size_t>(row) * t.x_stride;
-    f32x16 sums[rows][panels];
-    OCTAVO_UNROLL
-    for (int m = 0; m < rows; ++m) {
-        OCTAVO_UNROLL
-        for (int p = 0; p < panels; ++p) sums[m][p] = zero_f32();
-    }
-    for (int64_t i = 0; i < k; ++i) {
-        f32x16 weights[panels];
-        OCTAVO_UNROLL
-        for (int p = 0; p < panels; ++p) {
-            const uint8_t* at = w + p * stride + 64 * i;
-            prefetch(at + kAhead);
-            weights[p] = load(reinterpret_cast<const float*>(at));
-        }
-        OCTAVO_UNROLL
-        for (int m = 0; m < rows; ++m) {
-            const f32x16 xi = set1(reinterpret_cast<const float*>(x + m * t.x_stride)[i]);
-            OCTAVO_UNROLL
-            for (int p = 0; p < panels; ++p) sums[m][p] = fma(xi, weights[p], sums[m][p]);
-        }
-    }
-    OCTAVO_UNROLL
-    for (int m = 0; m < rows; ++m) {
-        OCTAVO_UNROLL
-        for (int p = 0; p < panels; ++p) put(t, row + m, panel + p, sums[m][p]);
-    }
-}
-
-template <int rows, int panels>
-static void bf16_tile(const LinearTask& t, int64_t row, int64_t panel) {
-    const int64_t k = t.weight.k;
-    const size_t stride = panel_bytes(WeightFormat::bf16, static_cast<size_t>(k));
-    const uint8_t* w = t.weight.panels + static_cast<size_t>(panel) * stride;
-    const uint8_t* x = t.x + static_cast<size_t>(row) * t.x_stride;
-    f32x16 sums[rows][panels];
-    OCTAVO_UNROLL
-    for (int m = 0; m < rows; ++m) {
-        OCTAVO_UNROLL
-        for (int p = 0; p < panels; ++p) sums[m][p] = zero_f32();
-    }
-    const int64_t pairs = k / 2;
-    for (int64_t i = 0; i < pairs; ++i) {
-        i32x16 weights[panels];
-        OCTAVO_UNROLL
-        for (int p = 0; p < panels; ++p) {
-            const uint8_t* at = w + p * stride + 64 * i;
-            prefetch(at + kAhead);
-            weights[p] = load_i32(at);
-        }
-        OCTAVO_UNROLL
-        for (int m = 0; m < rows; ++m) {
-            const i32x16 xi = set1_pair(reinterpret_cast<const uint16_t*>(x + m * t.x_stride) + 2 * i);
-            OCTAVO_UNROLL
-            for (int p = 0; p < panels; ++p) sums[m][p] = pair_fma(sums[m][p], xi, weights[p]);
-        }
-    }
-    if (k % 2 != 0) {
-        OCTAVO_UNROLL
-        for (int m = 0; m < rows; ++m) {
-            const uint16_t last[2] = {reinterpret_cast<const uint16_t*>(x + m * t.x_stride)[k - 1], 0};
-            const i32x16 xi = set1_pair(last);
-            OCTAVO_UNROLL
-            for (int p = 0; p < panels; ++p) {
-                sums[m][p] = pair_fma(sums[m][p], xi, load_i32(w + p * stride + 64 * pairs));
             }
         }
     }

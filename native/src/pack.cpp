@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "pack_blocks.h"
 #include "pack_convert.h"
 
 namespace octavo {
@@ -14,69 +15,91 @@ namespace {
 // A column of a panel as the packer sees it.
 struct Column {
     uint8_t* codes;   // its 4 bytes of quad 0; the next quad is 64 bytes on
-    uint16_t* scale;  // of group 0
-    size_t meta;      // bytes to the next group's scale
+    uint8_t* groups;  // meta of group 0
+    uint8_t* supers;  // meta of super group 0
+    size_t lane;
 };
 
 Column column_of(const PackJob& job, int64_t column) {
     const size_t k = static_cast<size_t>(job.k);
     uint8_t* panel = job.dst + static_cast<size_t>(column / kPanel) * panel_bytes(job.format, k);
     const size_t lane = static_cast<size_t>(column % kPanel);
-    return {panel + 4 * lane, reinterpret_cast<uint16_t*>(panel + panel_code_bytes(job.format, k)) + lane,
-            group_meta_bytes(job.format)};
+    uint8_t* meta = panel + panel_code_bytes(job.format, k);
+    return {panel + 4 * lane, meta + meta_of(info_of(job.format).scale).super * supers_of(k), meta, lane};
 }
 
-uint16_t* scale_at(const Column& c, size_t group) {
-    return reinterpret_cast<uint16_t*>(reinterpret_cast<uint8_t*>(c.scale) + group * c.meta);
-}
+void put_half(uint8_t* at, size_t lane, uint16_t half) { memcpy(at + 2 * lane, &half, 2); }
 
 void put4(uint8_t* at, uint32_t quad) { memcpy(at, &quad, 4); }
 
-uint16_t half_at(const uint8_t* p) {
-    uint16_t h;
-    memcpy(&h, p, 2);
-    return h;
+// ---- block formats kept as they are -------------------------------------------------------------------------------
+
+// Two bits of each of four quads to a byte; `shift` of a code are below them.
+uint32_t pair_plane(const uint32_t* quads, int shift) {
+    uint32_t plane = 0;
+    for (int q = 0; q < 4; ++q) plane |= (quads[q] >> shift & 0x03030303u) << 2 * q;
+    return plane;
 }
 
-// 32 codes 0..15 from a file's 16 bytes (elements 0..15 low, 16..31 high) to four quads of nibble pairs.
-void put_nibbles(uint8_t* at, const uint8_t* bytes) {
-    for (int half = 0; half < 2; ++half) {
-        uint64_t eight;
-        memcpy(&eight, bytes + 8 * half, 8);
-        const uint64_t low = eight & 0x0f0f0f0f0f0f0f0fu;
-        const uint64_t high = eight >> 4 & 0x0f0f0f0f0f0f0f0fu;
-        put4(at + 64 * half, static_cast<uint32_t>(low) | static_cast<uint32_t>(low >> 32) << 4);
-        put4(at + 64 * half + 128, static_cast<uint32_t>(high) | static_cast<uint32_t>(high >> 32) << 4);
+// Bit `shift` of each of eight quads to a byte.
+uint32_t bit_plane(const uint32_t* quads, int shift) {
+    uint32_t plane = 0;
+    for (int q = 0; q < 8; ++q) plane |= (quads[q] >> shift & 0x01010101u) << q;
+    return plane;
+}
+
+void put_codes(WeightFormat format, size_t g, const int8_t* codes, const Column& c) {
+    const FormatInfo& info = info_of(format);
+    uint8_t* at = c.codes + g * group_code_bytes(format);
+    uint8_t stored[kGroup];
+    for (int i = 0; i < kGroup; ++i) stored[i] = static_cast<uint8_t>(codes[i] + info.offset);
+    uint32_t quads[8];
+    memcpy(quads, stored, kGroup);
+    switch (info.bits) {
+        case 8:
+            for (int q = 0; q < 8; ++q) put4(at + 64 * q, quads[q]);
+            return;
+        case 3: put4(at + 128, bit_plane(quads, 2)); [[fallthrough]];
+        case 2: put4(at, pair_plane(quads, 0)), put4(at + 64, pair_plane(quads + 4, 0)); return;
+        case 5: put4(at + 256, bit_plane(quads, 4)); break;
+        case 6: put4(at + 256, pair_plane(quads, 4)), put4(at + 320, pair_plane(quads + 4, 4)); break;
+        default: break;
+    }
+    for (int j = 0; j < 4; ++j) {
+        put4(at + 64 * j, (quads[2 * j] & 0x0f0f0f0fu) | (quads[2 * j + 1] & 0x0f0f0f0fu) << 4);
     }
 }
 
-// ---- block formats kept as they are
-// -----------------------------------------------------------------------------------
-
-void nibbles_to_nibbles(const PackJob& job, const uint8_t* row, const Column& c, bool has_min) {
-    const size_t block = has_min ? 20 : 18;
-    for (size_t g = 0; g < groups_of(static_cast<size_t>(job.k)); ++g, row += block) {
-        uint16_t* scale = scale_at(c, g);
-        scale[0] = half_at(row);
-        if (has_min) scale[kPanel] = half_at(row + 2);
-        put_nibbles(c.codes + 256 * g, row + (has_min ? 4 : 2));
-    }
-}
-
-void bytes_to_bytes(const PackJob& job, const uint8_t* row, const Column& c) {
-    for (size_t g = 0; g < groups_of(static_cast<size_t>(job.k)); ++g, row += 34) {
-        *scale_at(c, g) = half_at(row);
-        for (size_t quad = 0; quad < 8; ++quad) memcpy(c.codes + 512 * g + 64 * quad, row + 2 + 4 * quad, 4);
-    }
-}
-
-void nibbles_to_bytes(const PackJob& job, const uint8_t* row, const Column& c) {
-    for (size_t g = 0; g < groups_of(static_cast<size_t>(job.k)); ++g, row += 18) {
-        *scale_at(c, g) = half_at(row);
-        for (size_t i = 0; i < 32; ++i) {
-            const int nibble = i < 16 ? row[2 + i] & 15 : row[2 + i - 16] >> 4;
-            c.codes[512 * g + i / 4 * 64 + i % 4] = static_cast<uint8_t>(nibble - 8);
+void put_scales(const PackJob& job, Scale from, size_t g, const blocks::Group& group, const Column& c) {
+    const Scale scale = info_of(job.format).scale;
+    const MetaBytes bytes = meta_of(scale);
+    uint8_t* at = c.groups + g * bytes.group;
+    uint8_t* super = c.supers + g / kSuper * bytes.super;
+    if (bytes.super != 0) put_half(super, c.lane, group.scale);
+    switch (scale) {
+        case Scale::none: return;
+        case Scale::half: return put_half(at, c.lane, group.scale);
+        case Scale::half_min: return put_half(at, c.lane, group.scale), put_half(at + 32, c.lane, group.minimum);
+        case Scale::half_zero: put_half(at, c.lane, group.scale), at[32 + c.lane] = group.small[0]; return;
+        case Scale::wide: {
+            const float wide = from == Scale::wide ? group.wide : convert::from_f16(group.scale);
+            memcpy(at + 4 * c.lane, &wide, 4);
+            return;
         }
+        case Scale::super:
+        case Scale::super16_min: put_half(super + 32, c.lane, group.minimum); break;
+        case Scale::super16: break;
+    }
+    at[c.lane] = group.small[0];
+    at[16 + c.lane] = group.small[1];
+}
+
+void blocks_to_codes(const PackJob& job, const uint8_t* row, const Column& c) {
+    blocks::Group group{};
+    for (size_t g = 0; g < groups_of(static_cast<size_t>(job.k)); ++g) {
+        blocks::read_group(job.source, row, g, group);
+        put_codes(job.format, g, group.codes, c);
+        put_scales(job, source_info(job.source).scale, g, group, c);
     }
 }
 
@@ -98,65 +121,68 @@ void floats_to_int8(const float* x, int64_t k, const Column& c) {
     for (int64_t g = 0; kGroup * g < k; ++g) {
         const int count = static_cast<int>(std::min<int64_t>(kGroup, k - kGroup * g));
         int8_t codes[kGroup] = {};
-        *scale_at(c, static_cast<size_t>(g)) = convert::quantize_int8(x + kGroup * g, count, codes);
+        put_half(c.groups + 32 * g, c.lane, convert::quantize_int8(x + kGroup * g, count, codes));
         for (int quad = 0; quad < 8; ++quad) memcpy(c.codes + 512 * g + 64 * quad, codes + 4 * quad, 4);
     }
 }
 
-void floats_to_int4m(const float* x, int64_t k, const Column& c) {
-    for (int64_t g = 0; kGroup * g < k; ++g) {
-        const int count = static_cast<int>(std::min<int64_t>(kGroup, k - kGroup * g));
+void floats_to_int4m(const PackJob& job, const float* x, const Column& c) {
+    for (int64_t g = 0; kGroup * g < job.k; ++g) {
+        const int count = static_cast<int>(std::min<int64_t>(kGroup, job.k - kGroup * g));
         uint8_t codes[kGroup] = {};
-        uint16_t* scale = scale_at(c, static_cast<size_t>(g));
-        convert::quantize_int4m(x + kGroup * g, count, codes, scale, scale + kPanel);
-        uint8_t* at = c.codes + 256 * g;
-        for (int i = 0; i < kGroup; ++i) {
-            if (i % 8 < 4) at[i / 8 * 64 + i % 4] = static_cast<uint8_t>(codes[i] | codes[i + 4] << 4);
-        }
+        blocks::Group group{};
+        convert::quantize_int4m(x + kGroup * g, count, codes, &group.scale, &group.minimum);
+        memcpy(group.codes, codes, kGroup);
+        put_codes(job.format, static_cast<size_t>(g), group.codes, c);
+        put_scales(job, Scale::half_min, static_cast<size_t>(g), group, c);
     }
 }
 
-void pack_row(const PackJob& job, const uint8_t* row, const Column& c, std::vector<float>& numbers) {
-    switch (job.source) {
-        case SourceFormat::q4_1:
-            if (job.format == WeightFormat::int4m) return nibbles_to_nibbles(job, row, c, true);
-            break;
-        case SourceFormat::q4_0:
-            if (job.format == WeightFormat::int4) return nibbles_to_nibbles(job, row, c, false);
-            if (job.format == WeightFormat::int8) return nibbles_to_bytes(job, row, c);
-            break;
-        case SourceFormat::q8_0:
-            if (job.format == WeightFormat::int8) return bytes_to_bytes(job, row, c);
-            break;
-        default: break;
-    }
-    const float* x;
+// A row's numbers, in place where they are floats already.
+const float* numbers_of(const PackJob& job, const uint8_t* row, std::vector<float>& room) {
     if (job.source == SourceFormat::f32 && reinterpret_cast<uintptr_t>(row) % 4 == 0) {
-        x = reinterpret_cast<const float*>(row);
-    } else {
-        numbers.resize(static_cast<size_t>(job.k));
-        convert::read_row(job.source, row, job.k, numbers.data());
-        x = numbers.data();
+        return reinterpret_cast<const float*>(row);
     }
+    room.resize(static_cast<size_t>(job.k));
+    const Scale scale = source_info(job.source).scale;
+    if (scale == Scale::none) {
+        convert::read_floats(job.source, row, job.k, room.data());
+        return room.data();
+    }
+    blocks::Group group{};
+    for (size_t g = 0; g < groups_of(static_cast<size_t>(job.k)); ++g) {
+        blocks::read_group(job.source, row, g, group);
+        blocks::to_numbers(scale, group, room.data() + kGroup * g);
+    }
+    return room.data();
+}
+
+void pack_row(const PackJob& job, const uint8_t* row, const Column& c, std::vector<float>& room) {
+    const bool coded = source_info(job.source).scale != Scale::none;
+    if (coded && info_of(job.format).scale != Scale::none) return blocks_to_codes(job, row, c);
+    const float* x = numbers_of(job, row, room);
     switch (job.format) {
         case WeightFormat::f32: return floats_to_f32(x, job.k, c);
         case WeightFormat::bf16: return floats_to_bf16(x, job.k, c);
         case WeightFormat::int8: return floats_to_int8(x, job.k, c);
-        case WeightFormat::int4m: return floats_to_int4m(x, job.k, c);
-        case WeightFormat::int4: break;  // can_pack() refuses it
+        case WeightFormat::int4m: return floats_to_int4m(job, x, c);
+        default: return;  // can_pack() refuses it
     }
 }
 
 // Columns behind the last one of a partly filled panel must multiply to nothing.
 void clear_padding(const PackJob& job) {
     const size_t k = static_cast<size_t>(job.k);
-    const size_t quads = panel_code_bytes(job.format, k) / 64;
-    const size_t halves = group_meta_bytes(job.format) / 32;
+    const blocks::Group nothing{};
     for (int64_t column = job.n_total; column % kPanel != 0; ++column) {
         const Column c = column_of(job, column);
-        for (size_t quad = 0; quad < quads; ++quad) put4(c.codes + 64 * quad, 0);
+        if (info_of(job.format).scale == Scale::none) {
+            for (size_t quad = 0; quad < panel_code_bytes(job.format, k) / 64; ++quad) put4(c.codes + 64 * quad, 0);
+            continue;
+        }
         for (size_t g = 0; g < groups_of(k); ++g) {
-            for (size_t half = 0; half < halves; ++half) scale_at(c, g)[half * kPanel] = 0;
+            put_codes(job.format, g, nothing.codes, c);
+            put_scales(job, Scale::wide, g, nothing, c);
         }
     }
 }
@@ -164,28 +190,20 @@ void clear_padding(const PackJob& job) {
 }  // namespace
 
 size_t source_row_bytes(SourceFormat source, size_t k) {
-    switch (source) {
-        case SourceFormat::f32: return 4 * k;
-        case SourceFormat::f16:
-        case SourceFormat::bf16: return 2 * k;
-        case SourceFormat::q8_0: return k / kGroup * 34;
-        case SourceFormat::q4_0: return k / kGroup * 18;
-        case SourceFormat::q4_1: break;
-    }
-    return k / kGroup * 20;
+    const SourceInfo& info = source_info(source);
+    return k / static_cast<size_t>(info.elements) * static_cast<size_t>(info.bytes);
 }
 
 bool can_pack(WeightFormat format, SourceFormat source) {
-    switch (source) {
-        case SourceFormat::f32:
-        case SourceFormat::f16:
-        case SourceFormat::bf16: return format != WeightFormat::int4;
-        case SourceFormat::q8_0: return format == WeightFormat::int8 || format == WeightFormat::f32;
-        case SourceFormat::q4_0:
-            return format == WeightFormat::int4 || format == WeightFormat::int8 || format == WeightFormat::f32;
-        case SourceFormat::q4_1: break;
+    const SourceInfo& from = source_info(source);
+    const FormatInfo& to = info_of(format);
+    if (format == WeightFormat::f32) return true;
+    if (from.scale == Scale::none) {
+        return format == WeightFormat::bf16 || format == WeightFormat::int8 || format == WeightFormat::int4m;
     }
-    return format == WeightFormat::int4m || format == WeightFormat::f32;
+    const bool same = to.scale == from.scale || (to.scale == Scale::wide && from.scale == Scale::half);
+    const int low = to.bits == 8 ? -128 : -to.offset;
+    return same && from.low >= low && from.high < low + (1 << to.bits);
 }
 
 void pack_rows(const PackJob& job, int64_t row0, int64_t row1) {

@@ -1,7 +1,4 @@
-// Numbers of the source formats, and the quantisers. Part of pack.cpp.
-//
-// Source block layouts, all of 32 elements: q8_0 = f16 d, int8[32] (x = d q); q4_0 = f16 d, 16 bytes (x = d (q - 8));
-// q4_1 = f16 d, f16 m, 16 bytes (x = d q + m). Byte i of a 4-bit block holds element i low and element i + 16 high.
+// Numbers of the float sources, and the quantisers. Part of pack.cpp.
 #pragma once
 
 #include <cmath>
@@ -52,35 +49,13 @@ inline uint16_t to_bf16(float x) {
     return static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
-inline void read_row(SourceFormat source, const uint8_t* row, int64_t k, float* out) {
+// A row of a float source.
+inline void read_floats(SourceFormat source, const uint8_t* row, int64_t k, float* out) {
     uint16_t h;
-    switch (source) {
-        case SourceFormat::f32: memcpy(out, row, 4 * static_cast<size_t>(k)); return;
-        case SourceFormat::f16:
-            for (int64_t i = 0; i < k; ++i) memcpy(&h, row + 2 * i, 2), out[i] = from_f16(h);
-            return;
-        case SourceFormat::bf16:
-            for (int64_t i = 0; i < k; ++i) memcpy(&h, row + 2 * i, 2), out[i] = from_bits(uint32_t{h} << 16);
-            return;
-        default: break;
-    }
-    const size_t block = source_row_bytes(source, kGroup);
-    for (int64_t g = 0; g < k / kGroup; ++g, row += block, out += kGroup) {
-        memcpy(&h, row, 2);
-        const float scale = from_f16(h);
-        const uint8_t* bytes = row + (source == SourceFormat::q4_1 ? 4 : 2);
-        if (source == SourceFormat::q8_0) {
-            for (int i = 0; i < kGroup; ++i) out[i] = scale * static_cast<float>(static_cast<int8_t>(bytes[i]));
-            continue;
-        }
-        float minimum = 0;
-        if (source == SourceFormat::q4_1) memcpy(&h, row + 2, 2), minimum = from_f16(h);
-        const int offset = source == SourceFormat::q4_0 ? 8 : 0;
-        for (int i = 0; i < kGroup; ++i) {
-            const int nibble = i < 16 ? bytes[i] & 15 : bytes[i - 16] >> 4;
-            // Exact in binary64, then rounded once, as fma(scale, code, min) is.
-            out[i] = static_cast<float>(static_cast<double>(scale) * (nibble - offset) + static_cast<double>(minimum));
-        }
+    if (source == SourceFormat::f32) memcpy(out, row, 4 * static_cast<size_t>(k));
+    for (int64_t i = 0; i < k && source != SourceFormat::f32; ++i) {
+        memcpy(&h, row + 2 * i, 2);
+        out[i] = source == SourceFormat::f16 ? from_f16(h) : from_bits(uint32_t{h} << 16);
     }
 }
 

@@ -36,33 +36,86 @@ void quantize_row(const float* x, int64_t width, uint8_t* row) {
     }
 }
 
-// Element k of one column, straight from the panel.
-static float element(const LinearWeight& w, const uint8_t* panel, int64_t column, int64_t k) {
-    const uint8_t* meta = panel + panel_code_bytes(w.format, static_cast<size_t>(w.k)) +
-                          group_meta_bytes(w.format) * static_cast<size_t>(k / kGroup);
-    const uint16_t* scales = reinterpret_cast<const uint16_t*>(meta);
-    switch (w.format) {
-        case WeightFormat::f32: return reinterpret_cast<const float*>(panel)[k * 16 + column];
-        case WeightFormat::bf16:
-            return bf16_to_f32(reinterpret_cast<const uint16_t*>(panel)[(k / 2 * 16 + column) * 2 + k % 2]);
-        case WeightFormat::int8: {
-            const int8_t code = reinterpret_cast<const int8_t*>(panel)[(k / 4 * 16 + column) * 4 + k % 4];
-            return f16_to_f32(scales[column]) * static_cast<float>(code);
-        }
-        case WeightFormat::int4:
-        case WeightFormat::int4m: break;
+// The stored code of input i of a group, for one column (linear.h has the layout). int8 comes as it is.
+static int stored_code(const uint8_t* at, int bits, int64_t column, int i) {
+    const int quad = i / 4;
+    const size_t byte = static_cast<size_t>(4 * column + i % 4);
+    if (bits == 8) return static_cast<int8_t>(at[64 * quad + byte]);
+    if (bits < 4) {
+        const int low = at[64 * (quad / 4) + byte] >> 2 * (quad % 4) & 3;
+        return bits == 2 ? low : low | (at[128 + byte] >> quad & 1) << 2;
     }
-    const int byte = panel[(k / 8 * 16 + column) * 4 + k % 4];
-    const int code = k % 8 < 4 ? byte & 15 : byte >> 4;
-    const float scale = f16_to_f32(scales[column]);
-    if (w.format == WeightFormat::int4) return scale * static_cast<float>(code - 8);
-    return fma1(scale, static_cast<float>(code), f16_to_f32(scales[kPanel + column]));
+    const int low = at[64 * (quad / 2) + byte] >> 4 * (quad % 2) & 15;
+    if (bits == 4) return low;
+    if (bits == 5) return low | (at[256 + byte] >> quad & 1) << 4;
+    return low | (at[256 + 64 * (quad / 4) + byte] >> 2 * (quad % 4) & 3) << 4;
+}
+
+static float half_of(const uint8_t* p, int64_t column) {
+    return f16_to_f32(reinterpret_cast<const uint16_t*>(p)[column]);
+}
+
+// scale * code (+ minimum) of one column in half a group: the products of f16 and small integers are exact.
+struct Line {
+    float scale, minimum;
+};
+static Line line_of(Scale kind, const uint8_t* group, const uint8_t* super, int64_t column, int half) {
+    switch (kind) {
+        case Scale::none: break;
+        case Scale::half: return {half_of(group, column), 0};
+        case Scale::half_min: return {half_of(group, column), half_of(group + 32, column)};
+        case Scale::half_zero: {
+            const float scale = half_of(group, column);
+            return {scale, -(scale * static_cast<float>(group[32 + column]))};
+        }
+        case Scale::wide: return {reinterpret_cast<const float*>(group)[column], 0};
+        case Scale::super:
+            return {half_of(super, column) * static_cast<float>(group[column]),
+                    -(half_of(super + 32, column) * static_cast<float>(group[16 + column]))};
+        case Scale::super16: {
+            const int8_t small = reinterpret_cast<const int8_t*>(group)[16 * half + column];
+            return {half_of(super, column) * static_cast<float>(small), 0};
+        }
+        case Scale::super16_min: {
+            const uint8_t small = group[16 * half + column];
+            return {half_of(super, column) * static_cast<float>(small & 15),
+                    -(half_of(super + 32, column) * static_cast<float>(small >> 4))};
+        }
+    }
+    return {0, 0};
+}
+
+// `line` has no minimum of its own: a product alone, so that 0 keeps its sign.
+static bool has_minimum(Scale kind) { return kind != Scale::half && kind != Scale::wide && kind != Scale::super16; }
+
+static void dequantize_codes(const LinearWeight& w, const uint8_t* panel, int64_t column, float* out) {
+    const FormatInfo& info = info_of(w.format);
+    const MetaBytes bytes = meta_of(info.scale);
+    const size_t k = static_cast<size_t>(w.k);
+    const uint8_t* supers = panel + panel_code_bytes(w.format, k);
+    const uint8_t* groups = supers + bytes.super * supers_of(k);
+    for (size_t g = 0; g < groups_of(k); ++g) {
+        const uint8_t* at = panel + g * group_code_bytes(w.format);
+        for (int i = 0; i < kGroup && kGroup * g + static_cast<size_t>(i) < k; ++i) {
+            const Line line = line_of(info.scale, groups + g * bytes.group, supers + g / kSuper * bytes.super, column,
+                                      i / (kGroup / 2));
+            const float code = static_cast<float>(stored_code(at, info.bits, column, i) - info.offset);
+            out[kGroup * g + static_cast<size_t>(i)] =
+                has_minimum(info.scale) ? fma1(line.scale, code, line.minimum) : line.scale * code;
+        }
+    }
 }
 
 void dequantize_row(const LinearWeight& weight, int64_t column, float* out) {
     const uint8_t* panel = weight.panels + static_cast<size_t>(column / kPanel) *
                                                panel_bytes(weight.format, static_cast<size_t>(weight.k));
-    for (int64_t k = 0; k < weight.k; ++k) out[k] = element(weight, panel, column % kPanel, k);
+    const int64_t lane = column % kPanel;
+    if (info_of(weight.format).scale != Scale::none) return dequantize_codes(weight, panel, lane, out);
+    for (int64_t k = 0; k < weight.k; ++k) {
+        out[k] = weight.format == WeightFormat::f32
+                     ? reinterpret_cast<const float*>(panel)[k * 16 + lane]
+                     : bf16_to_f32(reinterpret_cast<const uint16_t*>(panel)[(k / 2 * 16 + lane) * 2 + k % 2]);
+    }
 }
 
 }  // namespace octavo::OCTAVO_ISA_NS

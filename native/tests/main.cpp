@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -142,11 +141,8 @@ private:
         return double(spec_.weights.size() - 1);
     }
     double matrix(std::int64_t n, std::int64_t k) {
-        static const std::map<std::string, WeightFormat> kFormats = {{"f32", WeightFormat::f32},
-                                                                     {"bf16", WeightFormat::bf16},
-                                                                     {"int8", WeightFormat::int8},
-                                                                     {"int4m", WeightFormat::int4m}};
-        const WeightFormat format = kFormats.at(z_.format);
+        WeightFormat format = WeightFormat::f32;
+        find_format(z_.format, &format);
         std::vector<float> source(static_cast<std::size_t>(n * k));
         for (float& x : source) x = random_();
         arenas_.push_back(std::make_unique<Arena>(

@@ -8,12 +8,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo import _native
+from octavo.kernels.reference.blocks import BLOCKS, blocks
 
 F64 = NDArray[np.float64]
 U8 = NDArray[np.uint8]
 
-FORMATS = ("f32", "bf16", "int8", "int4", "int4m")
-NATIVE_SOURCE = {"f32": "f32", "bf16": "bf16", "int8": "q8_0", "int4": "q4_0", "int4m": "q4_1"}
+NATIVE_SOURCE = {
+    "f32": "f32", "bf16": "bf16", "int8": "q8_0", "int4": "q4_0", "int4m": "q4_1", "int8f": "s8", "int4z": "z4",
+    "int4k": "q4_k", "int5": "q5_0", "int5m": "q5_1", "int5k": "q5_k", "int6k": "q6_k", "int3k": "q3_k",
+    "int2k": "q2_k",
+}  # fmt: skip
+"""Execution format -> the source that fills it."""
+FORMATS = tuple(NATIVE_SOURCE)
+HALVES = {
+    "q8_0": (0,), "q4_0": (0,), "q5_0": (0,), "iq4_nl": (0,), "iq4_xs": (0,), "z4": (0,), "q3_k": (108,),
+    "q6_k": (208,), "q4_1": (0, 2), "q5_1": (0, 2), "q4_k": (0, 2), "q5_k": (0, 2), "q2_k": (80, 82),
+}  # fmt: skip
+"""Where the f16 scale, and that of the minima, lie in a block."""
 
 
 def aligned(nbytes: int, fill: int = 0) -> U8:
@@ -36,7 +47,7 @@ def from_bf16(h: NDArray[np.uint16]) -> NDArray[np.float32]:
 def source(kind: str, n: int, k: int, rng: np.random.Generator) -> tuple[U8, F64]:
     """Random rows of a file format: bytes and the numbers they stand for, [n, k].
 
-    Block layouts: q8_0 = f16 d, int8[32]; q4_0 = f16 d, 16 bytes; q4_1 = f16 d, f16 m, 16 bytes (GGUF).
+    Blocks are random bytes with scales of a moderate size; kernels/reference/blocks.py says what they mean.
     """
     if kind in ("f32", "f16", "bf16"):
         x = rng.standard_normal((n, k)).astype(np.float32)
@@ -48,26 +59,31 @@ def source(kind: str, n: int, k: int, rng: np.random.Generator) -> tuple[U8, F64
             return half.view(np.uint8).reshape(-1), half.astype(np.float64)
         short = to_bf16(x)
         return short.view(np.uint8).reshape(-1), from_bf16(short).astype(np.float64)
-    groups = k // 32
-    d = (rng.uniform(0.5, 1.5, (n, groups)) / 100).astype(np.float16)
-    d[0, 0] = np.float16(6e-8)
-    if kind == "q8_0":
-        a = np.zeros((n, groups), np.dtype([("d", "<f2"), ("q", "i1", (32,))]))
-        a["d"], a["q"] = d, rng.integers(-128, 128, (n, groups, 32))
-        w = d.astype(np.float64)[..., None] * a["q"]
-    else:
-        fields = (
-            [("d", "<f2"), ("q", "u1", (16,))] if kind == "q4_0" else [("d", "<f2"), ("m", "<f2"), ("q", "u1", (16,))]
-        )
-        a = np.zeros((n, groups), np.dtype(fields))
-        a["d"], a["q"] = d, rng.integers(0, 256, (n, groups, 16))
-        codes = np.concatenate([a["q"] & 15, a["q"] >> 4], axis=-1).astype(np.float64)
-        if kind == "q4_0":
-            w = d.astype(np.float64)[..., None] * (codes - 8)
-        else:
-            a["m"] = -rng.uniform(0, 0.1, (n, groups))
-            w = d.astype(np.float64)[..., None] * codes + a["m"].astype(np.float64)[..., None]
-    return a.view(np.uint8).reshape(-1).copy(), w.reshape(n, k)
+    block = BLOCKS[kind]
+    raw = rng.integers(0, 256, (n * k // block.size, block.nbytes), dtype=np.uint8)
+    for at in HALVES.get(kind, ()):
+        d = (rng.uniform(0.5, 1.5, len(raw)) / 100).astype(np.float16)
+        if at == HALVES[kind][0]:
+            d[0] = np.float16(6e-8)
+        elif kind in ("q4_1", "q5_1"):
+            d = -d
+        raw[:, at : at + 2] = d.view(np.uint8).reshape(-1, 2)
+    if kind == "mxfp4":
+        raw[:, 0] = rng.integers(108, 126, len(raw))
+    elif kind == "z4":
+        raw[:, 2] %= 17
+    elif kind == "s8":
+        scale = (rng.uniform(-1, 1, len(raw)) / 100).astype(np.float32)
+        raw[:, :4] = scale.view(np.uint8).reshape(-1, 4)
+    return raw.reshape(-1).copy(), blocks(kind, raw.reshape(-1), n, k).dense().astype(np.float64)
+
+
+def source_of(fmt: str, k: int) -> str | None:
+    """What fills a format with rows of k: its own source, floats where k is no multiple of its block, or None."""
+    kind = NATIVE_SOURCE[fmt]
+    if kind not in BLOCKS or k % BLOCKS[kind].size == 0:
+        return kind
+    return "f32" if fmt in ("int8", "int4m") else None
 
 
 @dataclass(frozen=True)
@@ -88,8 +104,9 @@ def unpacked(fmt: str, n: int, k: int, panels: U8) -> NDArray[np.float32]:
 
 
 def packed(fmt: str, n: int, k: int, rng: np.random.Generator) -> Packed:
-    """From the format's own source, or from f32 where k is no multiple of 32. Stale bytes lie in the destination."""
-    kind = "f32" if k % 32 and fmt in ("int8", "int4m") else NATIVE_SOURCE[fmt]
+    """From `source_of` the format. Stale bytes lie in the destination."""
+    kind = source_of(fmt, k)
+    assert kind is not None, (fmt, k)
     src, numbers = source(kind, n, k, rng)
     panels = aligned(_native.packed_bytes(fmt, n, k), fill=0xFF)
     _native.pack(fmt, kind, n, k, src, panels, 0, n, 2)

@@ -7,21 +7,36 @@ import pytest
 
 _native = pytest.importorskip("octavo._native")
 
-from tests.ops.linear_cases import aligned, from_bf16, source, to_bf16, unpacked  # noqa: E402 (needs the module)
+from octavo.kernels.reference.blocks import BLOCKS  # noqa: E402 (needs the module)
+from octavo.quant.table import FLOATS, FORMATS, SOURCES  # noqa: E402
+from tests.ops.linear_cases import NATIVE_SOURCE, aligned, from_bf16, source, to_bf16, unpacked  # noqa: E402
 
-LOSSLESS = [
-    ("f32", "f32"), ("f32", "f16"), ("f32", "bf16"), ("f32", "q8_0"), ("f32", "q4_0"), ("f32", "q4_1"),
-    ("bf16", "bf16"), ("int8", "q8_0"), ("int8", "q4_0"), ("int4", "q4_0"), ("int4m", "q4_1"),
-]  # fmt: skip
+LOSSLESS = [(row.name, kind) for row in FORMATS.values() for kind in row.holds]
 
 
-@pytest.mark.parametrize(("n", "k"), [(16, 32), (33, 576), (7, 96)])
+@pytest.mark.parametrize(("n", "k"), [(16, 256), (33, 768), (7, 96), (20, 32)])
 @pytest.mark.parametrize(("fmt", "kind"), LOSSLESS)
 def test_lossless(fmt: str, kind: str, n: int, k: int) -> None:
+    """Every pair of quant/table.py, and no pair that it does not have."""
+    if kind in BLOCKS:
+        k = -(-k // BLOCKS[kind].size) * BLOCKS[kind].size
     data, numbers = source(kind, n, k, np.random.default_rng(1))
     panels = aligned(_native.packed_bytes(fmt, n, k), fill=0xFF)
+    assert panels.size == FORMATS[fmt].storage_bytes(n, k)
     _native.pack(fmt, kind, n, k, data, panels, 0, n, 2)
     np.testing.assert_array_equal(unpacked(fmt, n, k, panels), numbers.astype(np.float32))
+
+
+def test_the_table_says_what_the_packer_takes() -> None:
+    quantised = {(fmt, kind) for fmt in ("int8", "int4m", "bf16") for kind in FLOATS}
+    takes = {(fmt, kind) for fmt in FORMATS for kind in SOURCES if _native.can_pack(fmt, kind)}
+    assert takes == set(LOSSLESS) | quantised
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (16, 32), (53, 33), (100, 896), (17, 4864), (5, 288)])
+def test_sizes(fmt: str, n: int, k: int) -> None:
+    assert _native.packed_bytes(fmt, n, k) == FORMATS[fmt].storage_bytes(n, k)
 
 
 @pytest.mark.parametrize("kind", ["f32", "f16"])
@@ -66,11 +81,11 @@ def test_constant_and_zero_groups() -> None:
         np.testing.assert_allclose(unpacked(fmt, 3, 64, panels), x, rtol=1e-3)
 
 
-@pytest.mark.parametrize("fmt", ["f32", "bf16", "int8", "int4", "int4m"])
+@pytest.mark.parametrize("fmt", FORMATS)
 def test_columns_of_a_fused_weight(fmt: str) -> None:
     """Three tensors side by side equal one tensor; the columns that pad the last panel are zero."""
-    kind = {"f32": "f32", "bf16": "bf16", "int8": "q8_0", "int4": "q4_0", "int4m": "q4_1"}[fmt]
-    n, k = 53, 96
+    kind = NATIVE_SOURCE[fmt]
+    n, k = 53, 96 if BLOCKS.get(kind, BLOCKS["q8_0"]).size == 32 else 512
     data, _ = source(kind, n, k, np.random.default_rng(4))
     whole = aligned(_native.packed_bytes(fmt, n, k), fill=0xFF)
     parts = aligned(_native.packed_bytes(fmt, n, k), fill=0xFF)
@@ -83,9 +98,10 @@ def test_columns_of_a_fused_weight(fmt: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fmt", "kind"), [("int4", "f32"), ("int4", "q4_1"), ("int4m", "q4_0"), ("int4m", "q8_0"), ("bf16", "q4_1")]
+    ("fmt", "kind"),
+    [("int4", "f32"), ("int4", "q4_1"), ("int4m", "q4_0"), ("int4m", "q8_0"), ("bf16", "q4_1"), ("int5k", "q6_k")],
 )
 def test_refuses_to_lose_bits(fmt: str, kind: str) -> None:
     assert not _native.can_pack(fmt, kind)
     with pytest.raises(ValueError, match="lose"):
-        _native.pack(fmt, kind, 16, 32, aligned(4096), aligned(_native.packed_bytes(fmt, 16, 32)), 0, 16, 1)
+        _native.pack(fmt, kind, 16, 256, aligned(16384), aligned(_native.packed_bytes(fmt, 16, 256)), 0, 16, 1)

@@ -7,15 +7,33 @@
 //
 //   f32    [k][16] f32
 //   bf16   [k / 2][16][2] bf16                         element 2p, then 2p + 1
-//   int8   [k / 4][16][4] int8          + [group][16] f16 scale
-//   int4   [k / 8][16][4] bytes         + [group][16] f16 scale         low nibble k = 8j + b, high nibble 8j + 4 + b
-//   int4m  [k / 8][16][4] bytes         + [group][16 f16 scale, 16 f16 min]
+//   intB*  [group][B * 64 bytes of codes] + meta       B bits a code
 //
-// A group is 32 inputs. k is padded with zeros to 32 (quantised), 2 (bf16) or 1; n is padded with zero columns to 16.
+// A group is 32 inputs: 8 quads of 4, and k = 32 g + 4 q + b is byte b of the 4 bytes that each of 16 columns has in a
+// vector of 64. The codes of a group are one or two planes:
+//
+//   8 bits   8 vectors, one a quad; int8
+//   4, 5, 6  4 vectors of nibbles: low ones are quad 2j, high ones quad 2j + 1
+//   2, 3     2 vectors: bits 2 (q % 4) and up of a byte are quad q's of vector q / 4
+//   5, 3     then 1 vector: bit q of a byte is quad q's highest bit
+//   6        then 2 vectors as those of 2 bits: its two highest
+//
+// What is stored is code + offset. The meta region, by kind of scale, for 16 columns (a super group is 8 groups):
+//
+//   half         [group][f16 scale]                                            value = scale code
+//   half_min     [group][f16 scale, f16 min]                                   scale code + min
+//   half_zero    [group][f16 scale, u8 zero]                                   scale (code - zero)
+//   wide         [group][f32 scale]                                            scale code
+//   super        [super][f16 d, f16 e], then [group][u8 s, u8 m]               (d s) code - (e m)
+//   super16      [super][f16 d], then [group][i8 s of 16 inputs, of 16 more]   (d s) code
+//   super16_min  [super][f16 d, f16 e], then [group][two bytes s + 16 m]       (d s) code - (e m)
+//
+// k is padded with zeros to 32 (quantised), 2 (bf16) or 1; n is padded with zero columns to 16.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 namespace octavo {
 
@@ -23,11 +41,77 @@ inline constexpr int kPanel = 16;     // columns of a panel
 inline constexpr int kGroup = 32;     // inputs that share a scale
 inline constexpr size_t kAlign = 64;  // of panels and of rows
 
-enum class WeightFormat : uint8_t { f32, bf16, int8, int4, int4m };
+inline constexpr int kSuper = 8;  // groups that share the scale of their scales
+
+// In the order of kFormats.
+enum class WeightFormat : uint8_t {
+    f32,
+    bf16,
+    int8,
+    int4,
+    int4m,
+    int8f,
+    int4z,
+    int4k,
+    int5,
+    int5m,
+    int5k,
+    int6k,
+    int3k,
+    int2k
+};
+enum class Scale : uint8_t { none, half, half_min, half_zero, wide, super, super16, super16_min };
 enum class RowType : uint8_t { f32, bf16, q8, i32 };
 
 [[maybe_unused]] static constexpr size_t round_up(size_t x, size_t unit) { return (x + unit - 1) / unit * unit; }
 [[maybe_unused]] static constexpr size_t groups_of(size_t k) { return (k + kGroup - 1) / kGroup; }
+
+struct FormatInfo {
+    const char* name;
+    int bits;    // of a code
+    int offset;  // stored - code
+    Scale scale;
+};
+inline constexpr FormatInfo kFormats[] = {
+    {"f32", 32, 0, Scale::none},       {"bf16", 16, 0, Scale::none},        {"int8", 8, 0, Scale::half},
+    {"int4", 4, 8, Scale::half},       {"int4m", 4, 0, Scale::half_min},    {"int8f", 8, 0, Scale::wide},
+    {"int4z", 4, 0, Scale::half_zero}, {"int4k", 4, 0, Scale::super},       {"int5", 5, 16, Scale::half},
+    {"int5m", 5, 0, Scale::half_min},  {"int5k", 5, 0, Scale::super},       {"int6k", 6, 32, Scale::super16},
+    {"int3k", 3, 4, Scale::super16},   {"int2k", 2, 0, Scale::super16_min},
+};
+inline constexpr int kNumFormats = static_cast<int>(sizeof kFormats / sizeof kFormats[0]);
+
+[[maybe_unused]] static constexpr const FormatInfo& info_of(WeightFormat format) {
+    return kFormats[static_cast<int>(format)];
+}
+// Whether `name` is a format's, and which.
+[[maybe_unused]] static constexpr bool find_format(std::string_view name, WeightFormat* found) {
+    for (int i = 0; i < kNumFormats; ++i) {
+        if (name == kFormats[i].name) {
+            *found = static_cast<WeightFormat>(i);
+            return true;
+        }
+    }
+    return false;
+}
+
+// Bytes of meta for 16 columns: of a group, and of a super group.
+struct MetaBytes {
+    size_t group, super;
+};
+[[maybe_unused]] static constexpr MetaBytes meta_of(Scale scale) {
+    switch (scale) {
+        case Scale::none: return {0, 0};
+        case Scale::half: return {32, 0};
+        case Scale::half_min:
+        case Scale::wide: return {64, 0};
+        case Scale::half_zero: return {48, 0};
+        case Scale::super16: return {32, 32};
+        case Scale::super:
+        case Scale::super16_min: break;
+    }
+    return {32, 64};
+}
 
 // The row type a format multiplies with.
 [[maybe_unused]] static constexpr RowType rows_for(WeightFormat format) {
@@ -48,23 +132,19 @@ enum class RowType : uint8_t { f32, bf16, q8, i32 };
 [[maybe_unused]] static constexpr size_t q8_scales_at(size_t width) { return kGroup * groups_of(width); }
 [[maybe_unused]] static constexpr size_t q8_sums_at(size_t width) { return (kGroup + 4) * groups_of(width); }
 
-[[maybe_unused]] static constexpr size_t panel_code_bytes(WeightFormat format, size_t k) {
-    switch (format) {
-        case WeightFormat::f32: return 64 * k;
-        case WeightFormat::bf16: return 64 * ((k + 1) / 2);
-        case WeightFormat::int8: return 16 * kGroup * groups_of(k);
-        case WeightFormat::int4:
-        case WeightFormat::int4m: break;
-    }
-    return 8 * kGroup * groups_of(k);
+[[maybe_unused]] static constexpr size_t supers_of(size_t k) { return (groups_of(k) + kSuper - 1) / kSuper; }
+// Bytes of a group's codes in a panel.
+[[maybe_unused]] static constexpr size_t group_code_bytes(WeightFormat format) {
+    return 64 * static_cast<size_t>(info_of(format).bits);
 }
-// Bytes of scales (and mins) a group has in a panel.
-[[maybe_unused]] static constexpr size_t group_meta_bytes(WeightFormat format) {
-    if (format == WeightFormat::f32 || format == WeightFormat::bf16) return 0;
-    return format == WeightFormat::int4m ? 64 : 32;
+[[maybe_unused]] static constexpr size_t panel_code_bytes(WeightFormat format, size_t k) {
+    if (format == WeightFormat::f32) return 64 * k;
+    if (format == WeightFormat::bf16) return 64 * ((k + 1) / 2);
+    return group_code_bytes(format) * groups_of(k);
 }
 [[maybe_unused]] static constexpr size_t panel_bytes(WeightFormat format, size_t k) {
-    return round_up(panel_code_bytes(format, k) + group_meta_bytes(format) * groups_of(k), kAlign);
+    const MetaBytes meta = meta_of(info_of(format).scale);
+    return round_up(panel_code_bytes(format, k) + meta.group * groups_of(k) + meta.super * supers_of(k), kAlign);
 }
 [[maybe_unused]] static constexpr size_t panels_of(size_t n) { return (n + kPanel - 1) / kPanel; }
 [[maybe_unused]] static constexpr size_t packed_bytes(WeightFormat format, size_t n, size_t k) {
@@ -101,13 +181,13 @@ struct LinearTask {
     const size_t fit = (size_t{192} << 10) / row_bytes(rows_for(format), k) / 12 * 12;
     return fit < 12 ? 12 : fit > 240 ? 240 : fit;
 }
-// Scratch of one thread: unpacked codes of two panels, and one integer a group and row of a block.
+// Scratch of one thread: unpacked codes of two panels, and two integers a group and row of a block.
 [[maybe_unused]] static constexpr size_t linear_scratch_bytes(WeightFormat format, size_t k) {
-    if (group_meta_bytes(format) == 0) return kAlign;
-    return 2 * 16 * kGroup * groups_of(k) + round_up(4 * groups_of(k) * linear_row_block(format, k), kAlign);
+    if (info_of(format).scale == Scale::none) return kAlign;
+    return 2 * 16 * kGroup * groups_of(k) + round_up(8 * groups_of(k) * linear_row_block(format, k), kAlign);
 }
 
-// What kernels.h collects for an ISA; each is defined in octavo::<isa> by linear.cpp and quantize.cpp.
+// What kernels.h collects for an ISA; each is defined in octavo::<isa> by linear*.cpp and quantize.cpp.
 //
 //   void linear_panels(const LinearTask& task);
 //   void quantize_row(const float* x, int64_t width, uint8_t* row);

@@ -8,14 +8,73 @@
 
 namespace octavo {
 
-enum class SourceFormat : uint8_t { f32, f16, bf16, q8_0, q4_0, q4_1 };
+// In the order of kSources.
+enum class SourceFormat : uint8_t {
+    f32,
+    f16,
+    bf16,
+    q8_0,
+    q4_0,
+    q4_1,
+    q5_0,
+    q5_1,
+    q2_k,
+    q3_k,
+    q4_k,
+    q5_k,
+    q6_k,
+    iq4_nl,
+    iq4_xs,
+    mxfp4,
+    z4,
+    s8
+};
+struct SourceInfo {
+    const char* name;
+    int elements, bytes;  // of a block
+    Scale scale;
+    int low, high;  // codes
+};
+inline constexpr SourceInfo kSources[] = {
+    {"f32", 1, 4, Scale::none, 0, 0},
+    {"f16", 1, 2, Scale::none, 0, 0},
+    {"bf16", 1, 2, Scale::none, 0, 0},
+    {"q8_0", 32, 34, Scale::half, -128, 127},
+    {"q4_0", 32, 18, Scale::half, -8, 7},
+    {"q4_1", 32, 20, Scale::half_min, 0, 15},
+    {"q5_0", 32, 22, Scale::half, -16, 15},
+    {"q5_1", 32, 24, Scale::half_min, 0, 31},
+    {"q2_k", 256, 84, Scale::super16_min, 0, 3},
+    {"q3_k", 256, 110, Scale::super16, -4, 3},
+    {"q4_k", 256, 144, Scale::super, 0, 15},
+    {"q5_k", 256, 176, Scale::super, 0, 31},
+    {"q6_k", 256, 210, Scale::super16, -32, 31},
+    {"iq4_nl", 32, 18, Scale::half, -127, 113},
+    {"iq4_xs", 256, 136, Scale::wide, -127, 113},
+    {"mxfp4", 32, 17, Scale::wide, -12, 12},
+    {"z4", 32, 19, Scale::half_zero, 0, 15},
+    {"s8", 32, 36, Scale::wide, -128, 127},
+};
+inline constexpr int kNumSources = static_cast<int>(sizeof kSources / sizeof kSources[0]);
 
-// Bytes of one source row of k elements. The block formats need k to be a multiple of 32.
+[[maybe_unused]] static constexpr const SourceInfo& source_info(SourceFormat source) {
+    return kSources[static_cast<int>(source)];
+}
+[[maybe_unused]] static constexpr bool find_source(std::string_view name, SourceFormat* found) {
+    for (int i = 0; i < kNumSources; ++i) {
+        if (name == kSources[i].name) {
+            *found = static_cast<SourceFormat>(i);
+            return true;
+        }
+    }
+    return false;
+}
+
+// Bytes of one source row of k elements, a multiple of the source's block.
 size_t source_row_bytes(SourceFormat source, size_t k);
 
-// Whether pack() takes the pair: lossless or upward conversions, and floats to int8 and int4m.
-//
-//   f32, f16, bf16 -> f32, bf16 (rounded), int8, int4m; q8_0 -> int8, f32; q4_0 -> int4, int8, f32; q4_1 -> int4m, f32
+// Whether pack() takes the pair: every format that holds the source's codes and its kind of scale, f32 for all, and
+// floats to bf16 (rounded), int8 and int4m (quantised).
 bool can_pack(WeightFormat format, SourceFormat source);
 
 struct PackJob {

@@ -64,6 +64,9 @@ OCTAVO_INLINE f32x16 load_f16(const uint16_t* p) {
 OCTAVO_INLINE i32x16 load_i8(const int8_t* p) {
     return {_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
 }
+OCTAVO_INLINE i32x16 load_u8(const uint8_t* p) {
+    return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+}
 // The lanes must lie in -128..127.
 OCTAVO_INLINE void store_i8(int8_t* p, i32x16 a) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));

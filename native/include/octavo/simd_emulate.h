@@ -57,6 +57,7 @@ static inline V vector_of(const EmulatedLanes<T>& x) {
 #undef _mm512_cvtepi32_ps
 #undef _mm512_cvtps_epi32
 #undef _mm512_cvtepi8_epi32
+#undef _mm512_cvtepu8_epi32
 #undef _mm512_cvtepu16_epi32
 #undef _mm512_cvtepi32_epi8
 #undef _mm512_cvtepi32_epi16
@@ -71,6 +72,7 @@ static inline V vector_of(const EmulatedLanes<T>& x) {
 #define _mm512_cvtepi32_ps emulated_cvtepi32_ps
 #define _mm512_cvtps_epi32 emulated_cvtps_epi32
 #define _mm512_cvtepi8_epi32 emulated_cvtepi8_epi32
+#define _mm512_cvtepu8_epi32 emulated_cvtepu8_epi32
 #define _mm512_cvtepu16_epi32 emulated_cvtepu16_epi32
 #define _mm512_cvtepi32_epi8 emulated_cvtepi32_epi8
 #define _mm512_cvtepi32_epi16 emulated_cvtepi32_epi16
@@ -84,6 +86,7 @@ OCTAVO_EMULATE_STORE(emulated_mask_storeu_epi32, __m512i, int32_t, 16)
 OCTAVO_EMULATE_STORE(emulated_mask_storeu_epi16, __m256i, uint16_t, 16)
 OCTAVO_EMULATE_CONVERT(emulated_cvtepi32_ps, __m512i, int32_t, __m512, float)
 OCTAVO_EMULATE_CONVERT(emulated_cvtepi8_epi32, __m128i, int8_t, __m512i, int32_t)
+OCTAVO_EMULATE_CONVERT(emulated_cvtepu8_epi32, __m128i, uint8_t, __m512i, int32_t)
 OCTAVO_EMULATE_CONVERT(emulated_cvtepu16_epi32, __m256i, uint16_t, __m512i, uint32_t)
 OCTAVO_EMULATE_CONVERT(emulated_cvtepi32_epi8, __m512i, int32_t, __m128i, int8_t)
 OCTAVO_EMULATE_CONVERT(emulated_cvtepi32_epi16, __m512i, int32_t, __m256i, int16_t)

@@ -132,6 +132,11 @@ OCTAVO_INLINE i32x16 load_i8(const int8_t* p) {
     OCTAVO_LANES r.v[j] = p[j];
     return r;
 }
+OCTAVO_INLINE i32x16 load_u8(const uint8_t* p) {
+    i32x16 r;
+    OCTAVO_LANES r.v[j] = p[j];
+    return r;
+}
 OCTAVO_INLINE void store_i8(int8_t* p, i32x16 a) { OCTAVO_LANES p[j] = static_cast<int8_t>(a.v[j]); }
 OCTAVO_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
 

@@ -19,7 +19,7 @@ struct BufferSpec {
 };
 
 struct WeightSpec {
-    std::string format;  // vec, f32, bf16, int8, int4, int4m
+    std::string format;  // vec, or one of kFormats (linear.h)
     std::int64_t n, k;
     std::uint64_t address;
 };

@@ -7,12 +7,9 @@ namespace octavo {
 namespace {
 
 WeightFormat format_of(const std::string& name) {
-    if (name == "f32") return WeightFormat::f32;
-    if (name == "bf16") return WeightFormat::bf16;
-    if (name == "int8") return WeightFormat::int8;
-    if (name == "int4") return WeightFormat::int4;
-    if (name == "int4m") return WeightFormat::int4m;
-    refuse_spec("a matrix in format " + name);
+    WeightFormat format;
+    if (!find_format(name, &format)) refuse_spec("a matrix in format " + name);
+    return format;
 }
 
 }  // namespace

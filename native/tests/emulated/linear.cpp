@@ -45,7 +45,7 @@ void fill_weight(WeightFormat format, size_t n, size_t k, uint8_t* at, std::mt19
 int compare(const char* isa, Linear linear, Quantize quantize) {
     std::mt19937 random(7);
     int failures = 0;
-    for (int f = 0; f < 5; ++f) {
+    for (int f = 0; f < kNumFormats; ++f) {
         for (const size_t k : {33u, 64u, 100u, 576u}) {
             const WeightFormat format = static_cast<WeightFormat>(f);
             const size_t n = 53;
@@ -97,7 +97,7 @@ int compare(const char* isa, Linear linear, Quantize quantize) {
                 task.row1 = static_cast<int64_t>(m);
                 linear(task);
                 if (memcmp(want.data(), got.data(), m * out) != 0) {
-                    printf("%s format %d k %zu rows %zu differ\n", isa, f, k, m), ++failures;
+                    printf("%s format %s k %zu rows %zu differ\n", isa, info_of(format).name, k, m), ++failures;
                 }
             }
         }

@@ -71,7 +71,7 @@ class Builder:
 
     def linear_weight(self, parts: Mapping[str, int], k: int, *, precise: bool = False) -> str:
         """A matrix [sum of rows, k] filled by the tensors of `parts` (name -> rows), one below the other."""
-        name = _joined(list(parts))
+        name = joined_name(list(parts))
         self._declare(Weight(name, "linear", sum(parts.values()), k, _parts(parts), precise=precise))
         return name
 
@@ -84,7 +84,7 @@ class Builder:
 
     def vector(self, parts: Mapping[str, int], *, offset: float = 0.0) -> str:
         """An f32 vector filled by the tensors of `parts` (name -> elements), `offset` added to each element."""
-        name = _joined(list(parts))
+        name = joined_name(list(parts))
         self._declare(Weight(name, "vec", sum(parts.values()), 1, _parts(parts), offset))
         return name
 
@@ -228,7 +228,7 @@ def _parts(parts: Mapping[str, int]) -> tuple[Part, ...]:
     return tuple(Part(tensor, rows) for tensor, rows in parts.items())
 
 
-def _joined(tensors: list[str]) -> str:
+def joined_name(tensors: list[str]) -> str:
     """One tensor keeps its name; joined ones share their prefix: `…self_attn.(q_proj+k_proj+v_proj).weight`."""
     if len(tensors) == 1:
         return tensors[0]

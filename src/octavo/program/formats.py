@@ -20,7 +20,7 @@ class SourceTensor(Protocol):
 
     @property
     def source(self) -> str:
-        """f32, f16, bf16, q8_0, q4_0 or q4_1."""
+        """One of quant/table.py's SOURCES."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...

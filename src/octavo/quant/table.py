@@ -1,13 +1,15 @@
 """How weights are stored and multiplied: one row a format, and which checkpoint type becomes which.
 
-    source          q4_0   q4_1   q8_0   bf16   f16    f32
-    auto            int4   int4m  int8   bf16   f32    f32       nothing is lost
-    float32         f32    f32    f32    f32    f32    f32       the exact mode
-    bfloat16        int4   int4m  int8   bf16   bf16   bf16      float tensors are rounded, codes are kept
-    + int8          as above             int8   int8   int8      float linears are quantised in groups of 32
-    + int4          as above             int4m  int4m  int4m     (embedding and head: int8)
+    source          block types          bf16   f16    f32
+    auto            see FORMATS          bf16   f32    f32       nothing is lost
+    float32         f32                  f32    f32    f32       the exact mode
+    bfloat16        as auto              bf16   bf16   bf16      float tensors are rounded, codes are kept
+    + int8          as auto              int8   int8   int8      float linears are quantised in groups of 32
+    + int4          as auto              int4m  int4m  int4m     (embedding and head: int8)
 
-A joined linear whose parts differ takes the smallest format that holds them all without loss.
+A block type takes the smallest format that holds it without loss, and there is one of about its own size for all but
+iq4_nl, iq4_xs and mxfp4, whose looked-up values are 8-bit codes. A joined linear whose parts differ takes the smallest
+format that holds them all, or is split (program/split.py).
 """
 
 from __future__ import annotations
@@ -20,8 +22,16 @@ from octavo.errors import ConfigError, ModelError
 
 GROUP = 32
 """Columns of K that share a scale, in weights and in q8 activations."""
+SUPER = 8
+"""Groups that share the scale of their scales, where a format has one."""
 FLOATS = ("f32", "f16", "bf16")
-SOURCES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1")
+GGUF_BLOCKS = (
+    "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4",
+)  # fmt: skip
+SOURCES = (*FLOATS, *GGUF_BLOCKS, "z4", "s8")
+"""What a tensor may be stored as; z4 and s8 are how readers of directories hand over packed 4- and 8-bit weights."""
+LOOKED_UP = ("iq4_nl", "iq4_xs", "mxfp4")
+"""Sources whose 4-bit codes are indices of 8-bit ones."""
 PACKED = "packed."
 """Before an execution format: the source of a matrix that is packed already."""
 PANEL = 16
@@ -37,9 +47,11 @@ class QuantFormat(Struct, frozen=True):
     bits: int
     """Of one element or code."""
     group_bytes: int
-    """Beside the codes of each group of 32: scale f16, and min f16 where there is one."""
+    """Beside the codes of each group of 32: scales, and minima or zeros where there are some."""
     holds: tuple[str, ...]
     """Sources it stores without loss."""
+    super_bytes: int = 0
+    """Of each 8 groups: the f16 scale of their scales, and of their minima."""
 
     def storage_bytes(self, n: int, k: int) -> int:
         """Bytes of a packed [n, k]: panels of 16 rows, k up to a group (or a pair), each panel up to 64 bytes."""
@@ -47,16 +59,25 @@ class QuantFormat(Struct, frozen=True):
         codes = (
             GROUP * groups * self.bits // 8 if self.group_bytes else (k + k % 2 * (self.bits == 16)) * self.bits // 8
         )
-        panel = PANEL * (codes + groups * self.group_bytes)
+        panel = PANEL * (codes + groups * self.group_bytes + -(-groups // SUPER) * self.super_bytes)
         return -(-n // PANEL) * (-(-panel // 64) * 64)
 
 
 FORMATS: dict[str, QuantFormat] = {
     f.name: f
     for f in (
+        QuantFormat("int2k", "q8", 2, 2, ("q2_k",), super_bytes=4),
+        QuantFormat("int3k", "q8", 3, 2, ("q3_k",), super_bytes=2),
         QuantFormat("int4", "q8", 4, 2, ("q4_0",)),
+        QuantFormat("int4k", "q8", 4, 2, ("q4_k",), super_bytes=4),
+        QuantFormat("int4z", "q8", 4, 3, ("z4",)),
         QuantFormat("int4m", "q8", 4, 4, ("q4_1",)),
-        QuantFormat("int8", "q8", 8, 2, ("q8_0", "q4_0")),
+        QuantFormat("int5", "q8", 5, 2, ("q5_0", "q4_0")),
+        QuantFormat("int5k", "q8", 5, 2, ("q5_k", "q4_k"), super_bytes=4),
+        QuantFormat("int5m", "q8", 5, 4, ("q5_1", "q4_1")),
+        QuantFormat("int6k", "q8", 6, 2, ("q6_k", "q3_k"), super_bytes=2),
+        QuantFormat("int8", "q8", 8, 2, ("q8_0", "q5_0", "q4_0", "iq4_nl")),
+        QuantFormat("int8f", "q8", 8, 4, ("s8", "iq4_xs", "mxfp4", "q8_0", "q5_0", "q4_0", "iq4_nl")),
         QuantFormat("bf16", "bf16", 16, 0, ("bf16",)),
         QuantFormat("f32", "f32", 32, 0, SOURCES),
     )
@@ -117,6 +138,8 @@ def choose(sources: Sequence[str], wishes: Wishes, *, lookup: bool = False) -> C
 
 
 def _kept(sources: Sequence[str], row: QuantFormat) -> str:
+    if row.bits == 8 and any(s in LOOKED_UP for s in sources):
+        return "converted upward without loss (its codes stand for 8-bit numbers)"
     if len(set(sources)) > 1:
         return "joined without loss"
     return "kept as it is" if row.name == "bf16" else "repacked without loss"

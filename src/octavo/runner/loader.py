@@ -18,6 +18,7 @@ from octavo.program.executable import ExecutableSpec, Limits
 from octavo.program.formats import choose_formats
 from octavo.program.ir import Program
 from octavo.program.lower import lower
+from octavo.program.split import split_joins
 from octavo.quant.table import Wishes
 from octavo.runner.memory import Machine, MemoryPlan, Need, plan_memory
 from octavo.runner.runner import Backend, Runner
@@ -71,8 +72,9 @@ def plan_model(args: EngineArgs, checkpoint: Checkpoint, *, machine: Machine | N
 
     Raises ModelError (not servable), ConfigError (wishes that contradict) and DoesNotFit (the memory plan).
     """
-    program = build_program(checkpoint.config)
-    formats = choose_formats(program, checkpoint.tensors, Wishes(dtype=args.dtype, quantization=args.quantization))
+    wishes = Wishes(dtype=args.dtype, quantization=args.quantization)
+    program = split_joins(build_program(checkpoint.config), checkpoint.tensors, wishes)
+    formats = choose_formats(program, checkpoint.tensors, wishes)
     wanted = min(args.max_model_len or program.max_len, program.reach)
     spec = _lower(args, program, formats, max_len=wanted)
     need = Need(

@@ -25,6 +25,25 @@ from tests.tiny import write_tiny
         (["q8_0"], "int8", "int8", "int8", "int8"),
         (["q4_0"], "int4", "int4", "int4", "int4"),
         (["q4_1"], "int4m", "int4m", "int4m", "int4m"),
+        *[
+            ([source], *[fmt] * 4)
+            for source, fmt in [
+                ("q5_0", "int5"),
+                ("q5_1", "int5m"),
+                ("q2_k", "int2k"),
+                ("q3_k", "int3k"),
+                ("q4_k", "int4k"),
+                ("q5_k", "int5k"),
+                ("q6_k", "int6k"),
+                ("iq4_nl", "int8"),
+                ("iq4_xs", "int8f"),
+                ("mxfp4", "int8f"),
+                ("z4", "int4z"),
+                ("s8", "int8f"),
+            ]
+        ],
+        (["q4_k", "q5_k"], "int5k", "int5k", "int5k", "int5k"),
+        (["q4_k", "q6_k"], "f32", "f32", "f32", "f32"),
         (["q4_0", "q8_0"], "int8", "int8", "int8", "int8"),
         (["q4_1", "q8_0"], "f32", "f32", "f32", "f32"),
         (["bf16", "f32"], "f32", "bf16", "int8", "int4m"),
@@ -51,8 +70,8 @@ def test_wishes_that_contradict_are_refused() -> None:
         Wishes(dtype="half")
     with pytest.raises(ConfigError, match="allowed: none, int8, int4"):
         Wishes(quantization="fp8")
-    with pytest.raises(ModelError, match="got q6_k"):
-        choose(["q6_k"], Wishes())
+    with pytest.raises(ModelError, match="got iq2_xs"):
+        choose(["iq2_xs"], Wishes())
 
 
 def test_log_lines_name_types_bytes_and_the_unused(tmp_path: Path) -> None:

@@ -1,0 +1,134 @@
+// Cuts a task of a quantised format into register tiles (linear_tile.h).
+#pragma once
+
+#include "linear_tile.h"
+
+namespace octavo::OCTAVO_ISA_NS {
+
+// Rows of a register tile, and panels beside each other, by what the register file holds.
+#if defined(OCTAVO_ISA_SCALAR)
+inline constexpr int kQuantRows = 4, kFloatRows = 4, kPanels = 1;
+inline constexpr int kUnpackFrom = 9;
+#elif defined(OCTAVO_ISA_AVX2)
+inline constexpr int kQuantRows = 6, kFloatRows = 6, kPanels = 1;
+inline constexpr int kUnpackFrom = 7;
+#else
+inline constexpr int kQuantRows = 6, kFloatRows = 12, kPanels = 2;
+inline constexpr int kUnpackFrom = 13;
+#endif
+
+// Calls tile<rows> for a row count known only at run time.
+template <int most, class Tile>
+OCTAVO_INLINE void with_rows(int64_t rows, const Tile& tile) {
+    if constexpr (most > 1) {
+        if (rows < most) return with_rows<most - 1>(rows, tile);
+    }
+    tile.template operator()<most>();
+}
+
+// Rows [row0, row1) in tiles of at most `most`, sizes within one of each other.
+template <int most, class Tile>
+OCTAVO_INLINE void over_rows(int64_t row0, int64_t row1, const Tile& tile) {
+    int64_t tiles = (row1 - row0 + most - 1) / most;
+    for (int64_t row = row0; tiles > 0; --tiles) {
+        const int64_t rows = (row1 - row + tiles - 1) / tiles;
+        with_rows<most>(rows, [&]<int count>() { tile.template operator()<count>(row); });
+        row += rows;
+    }
+}
+
+// ---- quantised ----------------------------------------------------------------------------------------------------
+
+// factor * (sum of a row's codes) for each run of each group of rows [row0, row1).
+template <int runs>
+static void fill_corrections(const LinearTask& t, int factor, int64_t row0, int64_t row1, int32_t* out) {
+    const int64_t parts = runs * static_cast<int64_t>(groups_of(t.weight.k));
+    constexpr int kPart = kGroup / runs;
+    for (int64_t row = row0; row < row1; ++row) {
+        const int8_t* codes = reinterpret_cast<const int8_t*>(t.x + static_cast<size_t>(row) * t.x_stride);
+        for (int64_t part = 0; part < parts; ++part) {
+            int32_t sum = 0;
+            for (int i = 0; i < kPart; ++i) sum += codes[kPart * part + i];
+            *out++ = factor * sum;
+        }
+    }
+}
+
+// The codes of one panel to bytes, in the order of int8.
+template <class F>
+static void unpack_panel(const uint8_t* codes, size_t groups, uint8_t* out) {
+    for (size_t g = 0; g < groups; ++g) {
+        const uint8_t* at = codes + g * group_code_bytes(F::kFormat);
+        OCTAVO_UNROLL
+        for (int quad = 0; quad < 8; ++quad) {
+            store_i32(out + 512 * g + 64 * quad, F::Dot::center(packed_quad<F::kBits>(at, quad)));
+        }
+    }
+}
+
+template <class F, bool packed, int panels>
+OCTAVO_INLINE void quant_panels(const LinearTask& t, QuantInput in, int64_t panel, int64_t row0, int64_t row1) {
+    const int32_t* corrections = in.correction;
+    const uint8_t* next = in.next;
+    over_rows<kQuantRows>(row0, row1, [&]<int rows>(int64_t row) {
+        in.x = t.x + static_cast<size_t>(row) * t.x_stride;
+        in.correction = corrections + (row - row0) * F::kRuns * static_cast<int64_t>(groups_of(in.k));
+        in.next = row + rows == row1 ? next : nullptr;  // the last tile fetches the next panel
+        quant_tile<F, packed, rows, panels>(t, in, row, panel);
+    });
+}
+
+template <class F, int panels>
+static void quant_range(const LinearTask& t, int64_t panel, int64_t row0, int64_t row1, uint8_t* unpacked,
+                        const int32_t* corrections) {
+    const size_t k = static_cast<size_t>(t.weight.k);
+    const size_t stride = panel_bytes(F::kFormat, k);
+    const uint8_t* codes = t.weight.panels + static_cast<size_t>(panel) * stride;
+    QuantInput in{codes,   stride,    codes + panel_code_bytes(F::kFormat, k), stride, t.x, t.x_stride, corrections,
+                  nullptr, t.weight.k};
+    if constexpr (F::kBits != 8) {
+        if (row1 - row0 >= kUnpackFrom) {
+            const size_t bytes = 512 * groups_of(k);
+            for (int p = 0; p < panels; ++p) unpack_panel<F>(codes + p * stride, groups_of(k), unpacked + p * bytes);
+            in.codes = unpacked;
+            in.codes_stride = bytes;
+            if (panel + 2 * panels <= t.panel1) in.next = codes + panels * stride;
+            return quant_panels<F, false, panels>(t, in, panel, row0, row1);
+        }
+    }
+    quant_panels<F, true, panels>(t, in, panel, row0, row1);
+}
+
+template <WeightFormat format>
+OCTAVO_INLINE void quant_linear(const LinearTask& t) {
+    using F = Quant<format>;
+    const size_t k = static_cast<size_t>(t.weight.k);
+    const int64_t block = static_cast<int64_t>(linear_row_block(format, k));
+    uint8_t* unpacked = t.scratch;
+    int32_t* corrections = reinterpret_cast<int32_t*>(t.scratch + 1024 * groups_of(k));
+    for (int64_t row0 = t.row0; row0 < t.row1; row0 += block) {
+        const int64_t row1 = row0 + block < t.row1 ? row0 + block : t.row1;
+        if constexpr (F::kCorrection != 0) fill_corrections<F::kRuns>(t, F::kCorrection, row0, row1, corrections);
+        int64_t panel = t.panel0;
+        for (; panel + kPanels <= t.panel1; panel += kPanels) {
+            quant_range<F, kPanels>(t, panel, row0, row1, unpacked, corrections);
+        }
+        for (; panel < t.panel1; ++panel) quant_range<F, 1>(t, panel, row0, row1, unpacked, corrections);
+    }
+}
+
+// Defined in linear_int*.cpp, apart so that they compile beside each other.
+void linear_int8(const LinearTask& t);
+void linear_int8f(const LinearTask& t);
+void linear_int4(const LinearTask& t);
+void linear_int4m(const LinearTask& t);
+void linear_int4z(const LinearTask& t);
+void linear_int4k(const LinearTask& t);
+void linear_int5(const LinearTask& t);
+void linear_int5m(const LinearTask& t);
+void linear_int5k(const LinearTask& t);
+void linear_int6k(const LinearTask& t);
+void linear_int3k(const LinearTask& t);
+void linear_int2k(const LinearTask& t);
+
+}  // namespace octavo::OCTAVO_ISA_NS

@@ -1,0 +1,180 @@
+// See pack_blocks.h. The layouts are GGML's, and z4 and s8 are ours; kernels/reference/blocks.py describes them all.
+#include "pack_blocks.h"
+
+#include <cstring>
+
+#include "pack_convert.h"
+
+namespace octavo::blocks {
+namespace {
+
+constexpr int8_t kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+constexpr int8_t kFp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};  // times half the scale
+
+uint16_t half_at(const uint8_t* p) {
+    uint16_t h;
+    memcpy(&h, p, 2);
+    return h;
+}
+
+uint32_t word_at(const uint8_t* p) {
+    uint32_t w;
+    memcpy(&w, p, 4);
+    return w;
+}
+
+// Elements 0..15 low, 16..31 high.
+void nibbles(const uint8_t* bytes, int offset, int8_t* out) {
+    for (int i = 0; i < 16; ++i) {
+        out[i] = static_cast<int8_t>((bytes[i] & 15) - offset);
+        out[i + 16] = static_cast<int8_t>((bytes[i] >> 4) - offset);
+    }
+}
+
+void lookup(const uint8_t* bytes, const int8_t* table, int8_t* out) {
+    for (int i = 0; i < 16; ++i) {
+        out[i] = table[bytes[i] & 15];
+        out[i + 16] = table[bytes[i] >> 4];
+    }
+}
+
+void five_bits(const uint8_t* bytes, uint32_t high, int offset, int8_t* out) {
+    for (int i = 0; i < 16; ++i) {
+        out[i] = static_cast<int8_t>(((bytes[i] & 15) | (high >> i & 1) << 4) - static_cast<uint32_t>(offset));
+        out[i + 16] =
+            static_cast<int8_t>(((bytes[i] >> 4) | (high >> (i + 16) & 1) << 4) - static_cast<uint32_t>(offset));
+    }
+}
+
+// The 6-bit scale and minimum of group g among 12 bytes.
+void six_bit_pair(const uint8_t* s, size_t g, uint8_t* out) {
+    if (g < 4) {
+        out[0] = s[g] & 63;
+        out[1] = s[g + 4] & 63;
+    } else {
+        out[0] = static_cast<uint8_t>((s[g + 4] & 15) | s[g - 4] >> 6 << 4);
+        out[1] = static_cast<uint8_t>(s[g + 4] >> 4 | s[g] >> 6 << 4);
+    }
+}
+
+// Blocks of 256, g the group inside.
+
+void read_q2_k(const uint8_t* b, size_t g, Group& out) {
+    const uint8_t* quarters = b + 16 + 32 * (g / 4);
+    for (int i = 0; i < kGroup; ++i) out.codes[i] = static_cast<int8_t>(quarters[i] >> 2 * (g % 4) & 3);
+    out.small[0] = b[2 * g];
+    out.small[1] = b[2 * g + 1];
+    out.scale = half_at(b + 80);
+    out.minimum = half_at(b + 82);
+}
+
+void read_q3_k(const uint8_t* b, size_t g, Group& out) {
+    const uint8_t* quarters = b + 32 + 32 * (g / 4);
+    for (int i = 0; i < kGroup; ++i) {
+        out.codes[i] = static_cast<int8_t>(((quarters[i] >> 2 * (g % 4) & 3) | (b[i] >> g & 1) << 2) - 4);
+    }
+    const uint8_t* s = b + 96;
+    for (size_t half = 0; half < 2; ++half) {
+        const size_t i = 2 * g + half;
+        const int low = i < 8 ? s[i] & 15 : s[i - 8] >> 4;
+        const int high = s[8 + i % 4] >> 2 * (i / 4) & 3;
+        out.small[half] = static_cast<uint8_t>((low | high << 4) - 32);
+    }
+    out.scale = half_at(b + 108);
+}
+
+void read_q4_k(const uint8_t* b, size_t g, Group& out) {
+    const uint8_t* pairs = b + 16 + 32 * (g / 2);
+    for (int i = 0; i < kGroup; ++i) out.codes[i] = static_cast<int8_t>(pairs[i] >> 4 * (g % 2) & 15);
+    six_bit_pair(b + 4, g, out.small);
+    out.scale = half_at(b);
+    out.minimum = half_at(b + 2);
+}
+
+void read_q5_k(const uint8_t* b, size_t g, Group& out) {
+    const uint8_t* pairs = b + 48 + 32 * (g / 2);
+    for (int i = 0; i < kGroup; ++i) {
+        out.codes[i] = static_cast<int8_t>((pairs[i] >> 4 * (g % 2) & 15) | (b[16 + i] >> g & 1) << 4);
+    }
+    six_bit_pair(b + 4, g, out.small);
+    out.scale = half_at(b);
+    out.minimum = half_at(b + 2);
+}
+
+void read_q6_k(const uint8_t* b, size_t g, Group& out) {
+    const uint8_t* low = b + 64 * (g / 4) + 32 * (g % 2);
+    const uint8_t* high = b + 128 + 32 * (g / 4);
+    for (int i = 0; i < kGroup; ++i) {
+        const int nibble = low[i] >> 4 * (g % 4 / 2) & 15;
+        out.codes[i] = static_cast<int8_t>((nibble | (high[i] >> 2 * (g % 4) & 3) << 4) - 32);
+    }
+    out.small[0] = b[192 + 2 * g];
+    out.small[1] = b[193 + 2 * g];
+    out.scale = half_at(b + 208);
+}
+
+void read_iq4_xs(const uint8_t* b, size_t g, Group& out) {
+    lookup(b + 8 + 16 * g, kIq4, out.codes);
+    const int low = b[4 + g / 2] >> 4 * (g % 2) & 15;
+    const int high = half_at(b + 2) >> 2 * g & 3;
+    out.wide = convert::from_f16(half_at(b)) * static_cast<float>((low | high << 4) - 32);
+}
+
+void read_block(SourceFormat source, const uint8_t* b, size_t g, Group& out) {
+    switch (source) {
+        case SourceFormat::f32:
+        case SourceFormat::f16:
+        case SourceFormat::bf16: return;
+        case SourceFormat::q8_0: memcpy(out.codes, b + 2, kGroup); break;
+        case SourceFormat::q4_0: nibbles(b + 2, 8, out.codes); break;
+        case SourceFormat::q4_1: nibbles(b + 4, 0, out.codes), out.minimum = half_at(b + 2); break;
+        case SourceFormat::q5_0: five_bits(b + 6, word_at(b + 2), 16, out.codes); break;
+        case SourceFormat::q5_1: five_bits(b + 8, word_at(b + 4), 0, out.codes), out.minimum = half_at(b + 2); break;
+        case SourceFormat::iq4_nl: lookup(b + 2, kIq4, out.codes); break;
+        case SourceFormat::z4: nibbles(b + 3, 0, out.codes), out.small[0] = b[2]; break;
+        case SourceFormat::s8: memcpy(&out.wide, b, 4), memcpy(out.codes, b + 4, kGroup); return;
+        case SourceFormat::mxfp4:
+            lookup(b + 1, kFp4, out.codes);
+            // 2^(e - 128); the two smallest are denormal.
+            out.wide = convert::from_bits(b[0] >= 2 ? uint32_t{b[0] - 1u} << 23 : uint32_t{0x200000u} << b[0]);
+            return;
+        case SourceFormat::q2_k: return read_q2_k(b, g, out);
+        case SourceFormat::q3_k: return read_q3_k(b, g, out);
+        case SourceFormat::q4_k: return read_q4_k(b, g, out);
+        case SourceFormat::q5_k: return read_q5_k(b, g, out);
+        case SourceFormat::q6_k: return read_q6_k(b, g, out);
+        case SourceFormat::iq4_xs: return read_iq4_xs(b, g, out);
+    }
+    out.scale = half_at(b);
+}
+
+}  // namespace
+
+void read_group(SourceFormat source, const uint8_t* row, size_t g, Group& out) {
+    const SourceInfo& info = source_info(source);
+    const size_t groups = static_cast<size_t>(info.elements / kGroup);  // in a block
+    read_block(source, row + g / groups * static_cast<size_t>(info.bytes), g % groups, out);
+}
+
+void to_numbers(Scale scale, const Group& group, float* out) {
+    const double d = static_cast<double>(convert::from_f16(group.scale));
+    const double e = static_cast<double>(convert::from_f16(group.minimum));
+    for (int i = 0; i < kGroup; ++i) {
+        const double code = group.codes[i];
+        const uint8_t small = group.small[i / (kGroup / 2)];
+        double x = 0;
+        switch (scale) {
+            case Scale::none: break;
+            case Scale::half: x = d * code; break;
+            case Scale::half_min: x = d * code + e; break;
+            case Scale::half_zero: x = d * (code - group.small[0]); break;
+            case Scale::wide: x = static_cast<double>(group.wide) * code; break;
+            case Scale::super: x = d * group.small[0] * code - e * group.small[1]; break;
+            case Scale::super16: x = d * static_cast<int8_t>(small) * code; break;
+            case Scale::super16_min: x = d * (small & 15) * code - e * (small >> 4); break;
+        }
+        out[i] = static_cast<float>(x);
+    }
+}
+
+}  // namespace octavo::blocks
