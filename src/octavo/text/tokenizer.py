@@ -19,6 +19,7 @@ from octavo.errors import InvalidRequest
 from octavo.text.vocab import gguf, sources, tokenizer_json
 from octavo.text.vocab.alphabet import byte_of_char
 from octavo.text.vocab.cache import TokenizerCache
+from octavo.text.vocab.panics import no_panics
 from octavo.text.vocab.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -70,12 +71,14 @@ class Tokenizer:
     def from_spec(cls, spec: Mapping[str, Any], *, cache: TokenizerCache | None = None) -> Tokenizer:
         """From a checkpoint's `tokenizer_spec`. `cache`: where vocabularies that take long to build are kept. Raises
         ModelError."""
-        return cls(sources.load(spec, cache=cache))
+        with no_panics():
+            return cls(sources.load(spec, cache=cache))
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, object], *, eos_ids: Sequence[int] | None = None) -> Tokenizer:
         """From the `tokenizer.*` keys of a GGUF file. Raises ModelError (other vocabularies or pre-tokenizers)."""
-        return cls(gguf.load(metadata, eos_ids=eos_ids))
+        with no_panics():
+            return cls(gguf.load(metadata, eos_ids=eos_ids))
 
     @classmethod
     def from_json(
@@ -86,27 +89,20 @@ class Tokenizer:
     ) -> Tokenizer:
         """From the bytes of a tokenizer.json, with what tokenizer_config.json and the checkpoint's config say about BOS
         and EOS. Raises ModelError."""
-        return cls(tokenizer_json.load(data, tokenizer_config or {}, config or {}))
+        with no_panics():
+            return cls(tokenizer_json.load(data, tokenizer_config or {}, config or {}))
 
     def encode(
         self, text: str, *, add_bos: bool | None = None, parse_special: bool = False, after_control: bool = False
     ) -> list[int]:
         """Token ids of `text`. `add_bos`: None does what the model's tokenizer does; a BOS is never doubled.
         `after_control`: the (plain) text goes on after a control token; some tokenizers put a space before the first
-        text only. Raises InvalidRequest for text that is not Unicode (lone surrogates)."""
+        text only. Raises InvalidRequest for text that is not Unicode (lone surrogates) or has no tokens."""
         backend, marker = (self._backend if parse_special else self._plain), ""
         if after_control and self._continued is not None and AFTER not in text:
             backend, marker = self._continued, AFTER
-        try:
-            if len(text) <= LONG_TEXT:
-                ids: list[int] = backend.encode(marker + text, add_special_tokens=False).ids
-            else:
-                # The batch call releases the GIL where the plain one holds it: 180,000 tokens stall the other threads
-                # for 46 ms instead of 2.4 s. It starts worker threads, so short texts keep to the plain one.
-                (encoding,) = backend.encode_batch_fast([marker + text], add_special_tokens=False)
-                ids = encoding.ids
-        except (UnicodeEncodeError, TypeError):
-            raise InvalidRequest("text: got a string with lone surrogates, allowed: valid Unicode") from None
+        with no_panics():
+            ids = _ids(backend, marker + text)
         if marker:
             del ids[0]
         if not parse_special and not self._never.isdisjoint(ids):
@@ -171,6 +167,20 @@ class Tokenizer:
         if byte:
             return bytes([int(byte[1], 16)])
         return text.replace("▁", " ").encode()
+
+
+def _ids(backend: Backend, text: str) -> list[int]:
+    try:
+        if len(text) <= LONG_TEXT:
+            return list(backend.encode(text, add_special_tokens=False).ids)
+        # The batch call releases the GIL where the plain one holds it: 180,000 tokens stall the other threads for 46 ms
+        # instead of 2.4 s. It starts worker threads, so short texts keep to the plain one.
+        (encoding,) = backend.encode_batch_fast([text], add_special_tokens=False)
+        return list(encoding.ids)
+    except (UnicodeEncodeError, TypeError):
+        raise InvalidRequest("text: got a string with lone surrogates, allowed: valid Unicode") from None
+    except Exception as error:  # the package raises bare Exception: no token for a character, and none for unknown ones
+        raise InvalidRequest(f"text: the model's tokenizer cannot encode it: {error}") from None
 
 
 def _is_control(token: AddedToken) -> bool:

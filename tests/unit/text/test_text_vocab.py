@@ -176,3 +176,47 @@ def test_unknown_kinds_name_the_known() -> None:
         Tokenizer.from_gguf(tiny_metadata(**{"tokenizer.ggml.model": "bert"}))
     with pytest.raises(ModelError, match="no tokenizer"):
         Tokenizer.from_spec({"format": "none", "reason": "no tokenizer.json"})
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 20_000), st.integers(0, 255)), min_size=1, max_size=6), st.integers(0, 3))
+def test_flipped_bytes_load_or_are_refused(flips: list[tuple[int, int]], which: int) -> None:
+    """Whatever a file holds, there is a tokenizer or a ModelError."""
+    data = bytearray(model_of(SPM[which]))
+    for at, value in flips:
+        data[at % len(data)] = value
+    try:
+        tokenizer = sentencepiece(bytes(data))
+    except ModelError:
+        return
+    tokenizer.decode(tokenizer.encode("a </s> é\n"))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=40), st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=6))
+def test_damaged_rules_of_normalisation(instead: bytes, flips: list[tuple[int, int]]) -> None:
+    """The package's Rust panics on some of these, when it encodes: that must be one typed error, no more."""
+    keys = model_file.read(model_of(next(path for path in SPM if path.stem == "unigram")))
+    rules = keys["tokenizer.ggml.precompiled_charsmap"]
+    assert isinstance(rules, bytes) and rules
+    data = bytearray(instead if len(instead) > 30 else rules)
+    for at, value in flips:
+        data[at % len(data)] = value
+    try:
+        tokenizer = Tokenizer.from_gguf({**keys, "tokenizer.ggml.precompiled_charsmap": bytes(data)})
+        tokenizer.encode("a ﬁ é 日本 </s>\n")
+    except ModelError:
+        pass
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 20_000), st.integers(32, 126)), min_size=1, max_size=4))
+def test_flipped_characters_of_tekken(flips: list[tuple[int, int]]) -> None:
+    data = bytearray(tekken_json())
+    for at, value in flips:
+        data[at % len(data)] = value
+    try:
+        tokenizer = Tokenizer.from_spec({"format": "tekken", "data": bytes(data)})
+    except ModelError:
+        return
+    tokenizer.decode(tokenizer.encode("hello </s>"))

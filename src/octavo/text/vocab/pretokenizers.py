@@ -121,8 +121,15 @@ def install(rule: PreTokenizer, backend: Backend) -> None:
     """Sets the normalizer, pre-tokenizer and decoder of `backend`."""
     from tokenizers import Regex, decoders, normalizers, pre_tokenizers
 
-    steps: list[Any] = [pre_tokenizers.Split(Regex(regex), behavior="isolated") for regex in rule.splits]
-    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+    # The package has these two rules of its own, which take two thirds of the time.
+    gpt2 = rule.splits[-1] == GPT2
+    steps: list[Any] = [
+        pre_tokenizers.Digits(individual_digits=True)
+        if regex == DIGIT
+        else pre_tokenizers.Split(Regex(regex), behavior="isolated")
+        for regex in rule.splits[: -1 if gpt2 else None]
+    ]
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=gpt2))
     if rule.nfc:
         backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
