@@ -138,7 +138,8 @@ ExecutableSpec read_spec(const nb::dict& d) {
         spec.kv.push_back({dtype_of(field<std::string>(g, "dtype")), field<std::int64_t>(g, "block_size"),
                            field<std::int64_t>(g, "kv_heads"), field<std::int64_t>(g, "head_dim"),
                            field<std::int64_t>(g, "layers"), field<std::uint64_t>(g, "address"),
-                           field<std::int64_t>(g, "num_blocks"), field<std::int64_t>(g, "block_bytes")});
+                           field<std::int64_t>(g, "num_blocks"), field<std::int64_t>(g, "block_bytes"),
+                           field<std::int64_t>(g, "window")});
     }
     const auto l = field<nb::dict>(d, "limits");
     spec.limits = {field<std::int64_t>(l, "max_tokens"), field<std::int64_t>(l, "max_rows"),

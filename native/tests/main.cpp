@@ -76,7 +76,7 @@ public:
         op("linear", {{double(n)}, whole(x), {wqkv, bias, 0, 1}});
         op("rope", {part(x, 0, heads + kvh, dim), part(x, 0, heads + kvh, dim), {cos, sin, dim}});
         op("kv_write", {part(x, k_at, kvh, dim), part(x, v_at, kvh, dim), {0, 0}});
-        op("attend", {part(x, 0, heads, dim), whole(a), {0, 0, 0.2}});
+        op("attend", {part(x, 0, heads, dim), whole(a), {0, 0, 0.2, 0}});
         op("linear", {{double(a)}, whole(h), {wo, -1, 1, 0.7}});
         op("norm", {whole(h), whole(n), {one, 1e-5, 0}});
         op("linear", {{double(n)}, whole(g), {wgu, -1, 0, 1}});
@@ -90,7 +90,7 @@ public:
         spec_.limits = {kMaxLen, 4, 2, (kMaxLen + z.block - 1) / z.block, kMaxLen};
         spec_.vocab = kVocab;
         spec_.kv = {
-            {z.kv, z.block, z.kv_heads, z.dim, 1, reinterpret_cast<std::uintptr_t>(kv_.data()), kBlocks, kv_bytes_}};
+            {z.kv, z.block, z.kv_heads, z.dim, 1, reinterpret_cast<std::uintptr_t>(kv_.data()), kBlocks, kv_bytes_, 0}};
         activations_ = std::make_unique<Arena>(static_cast<std::size_t>(at_), false);
         spec_.arena = activations_->data();
         spec_.arena_bytes = at_;

@@ -93,7 +93,9 @@ class Net:
         self.weights.append((format, n, k, arena.address))
         return len(self.weights) - 1
 
-    def group(self, dtype: str, *, kv_heads: int, head_dim: int, num_blocks: int, layers: int = 1) -> int:
+    def group(
+        self, dtype: str, *, kv_heads: int, head_dim: int, num_blocks: int, layers: int = 1, window: int = 0
+    ) -> int:
         size = 2 * layers * self.block_size * kv_heads * head_dim * (2 if dtype == "bf16" else 4)
         arena = native.Arena(size * num_blocks, False)
         arena.fill(0xFF)  # NaN in either dtype
@@ -101,7 +103,7 @@ class Net:
         self.kv.append(
             {
                 "dtype": dtype, "block_size": self.block_size, "kv_heads": kv_heads, "head_dim": head_dim,
-                "layers": layers, "address": arena.address, "num_blocks": num_blocks, "block_bytes": size,
+                "layers": layers, "address": arena.address, "num_blocks": num_blocks, "block_bytes": size, "window": window,
             }
         )  # fmt: skip
         self.kv_arena = arena

@@ -27,20 +27,35 @@ class Case:
         self.k = rng.standard_normal((length, self.kv_heads * self.dim)).astype(np.float32)
         self.v = rng.standard_normal((length, self.kv_heads * self.dim)).astype(np.float32)
 
-    def dense(self, dtype: str) -> NDArray[np.float64]:
+    def dense(self, dtype: str, *, window: int = 0, softcap: float = 0.0) -> NDArray[np.float64]:
         """[length, q_heads * dim], causal, of numbers rounded as the cache holds them."""
         q, k, v = (bf16(x) if dtype == "bf16" else x for x in (self.q, self.k, self.v))
         q3 = q.reshape(self.length, self.q_heads, self.dim).astype(np.float64)
         k3 = np.repeat(k.reshape(self.length, self.kv_heads, self.dim), self.q_heads // self.kv_heads, axis=1)
         v3 = np.repeat(v.reshape(self.length, self.kv_heads, self.dim), self.q_heads // self.kv_heads, axis=1)
         s = np.einsum("thd,shd->hts", q3, k3.astype(np.float64)) / np.sqrt(self.dim)
-        s = np.where(np.tril(np.ones((self.length, self.length), bool)), s, -np.inf)
+        if softcap:
+            s = softcap * np.tanh(s / softcap)
+        seen = np.tril(np.ones((self.length, self.length), bool))
+        if window:
+            seen &= ~np.tril(seen, -window)
+        s = np.where(seen, s, -np.inf)
         p = np.exp(s - s.max(-1, keepdims=True))
         p /= p.sum(-1, keepdims=True)
         return np.einsum("hts,shd->thd", p, v3.astype(np.float64)).reshape(self.length, -1)
 
 
-def make_net(case: Case, dtype: str, *, seqs: int = 1, out: str = "f32", q: str = "f32", **options: Any) -> Net:
+def make_net(
+    case: Case,
+    dtype: str,
+    *,
+    seqs: int = 1,
+    out: str = "f32",
+    q: str = "f32",
+    window: int = 0,
+    softcap: float = 0.0,
+    **options: Any,
+) -> Net:
     size = options.get("block_size", 16)
     total = case.length + 3
     net = Net(max_tokens=total * seqs, max_len=total, max_seqs=max(seqs, 1), **options)
@@ -48,16 +63,21 @@ def make_net(case: Case, dtype: str, *, seqs: int = 1, out: str = "f32", q: str 
     buffers = [net.buffer(q if i == 0 else "f32", w) for i, w in enumerate(widths)]
     result = net.buffer(out, widths[0])
     group = net.group(
-        dtype, kv_heads=case.kv_heads, head_dim=case.dim, num_blocks=seqs * (-(-total // size)) + 1, layers=2
-    )
+        dtype, kv_heads=case.kv_heads, head_dim=case.dim, num_blocks=seqs * (-(-total // size)) + 1, layers=2,
+        window=window,
+    )  # fmt: skip
     k, v = net.view(buffers[1], heads=case.kv_heads), net.view(buffers[2], heads=case.kv_heads)
     net.op("kv_write", *k, *v, group, 1)
-    net.op("attend", *net.view(buffers[0], heads=case.q_heads), *net.view(result), group, 1, case.dim**-0.5)
+    net.op("attend", *net.view(buffers[0], heads=case.q_heads), *net.view(result), group, 1, case.dim**-0.5, softcap)
     return net
 
 
 def run(net: Net, case: Case, chunks: list[int], *, seed: int = 0) -> F32:
-    """The output for the sequence computed in chunks, its blocks scattered."""
+    """The output for the sequence computed in chunks, its blocks scattered.
+
+    With a window, what no later position sees is given up before each chunk: its blocks become NaN and their entries
+    the null block, which is NaN as well.
+    """
     blocks = -(-case.length // net.block_size)
     table = np.random.default_rng(seed).permutation(np.arange(1, net.kv[0]["num_blocks"]))[:blocks].tolist()
     net.build()
@@ -65,6 +85,11 @@ def run(net: Net, case: Case, chunks: list[int], *, seed: int = 0) -> F32:
     outs, start = [], 0
     for count in chunks:
         rows = slice(start, start + count)
+        window = net.kv[0]["window"]
+        for entry in range(max(0, start - window + 1) // net.block_size if window else 0):
+            size = net.kv[0]["block_bytes"]
+            net.kv_arena.view(table[entry] * size, size)[:] = 0xFF
+            table[entry] = 0
         for buffer, x in enumerate((case.q, case.k, case.v)):
             net.write(buffer, x[rows])
         net.forward([count], starts=[start], tables=[table])
@@ -78,8 +103,8 @@ def chunked(length: int, size: int) -> list[int]:
     return [min(size, length - i) for i in range(0, length, size)]
 
 
-def check(got: F32, case: Case, dtype: str) -> None:
-    want = case.dense(dtype)
+def check(got: F32, case: Case, dtype: str, **attention: Any) -> None:
+    want = case.dense(dtype, **attention)
     tolerance = 2e-5 if dtype == "f32" else 1.5e-2
     np.testing.assert_allclose(got, want, rtol=0, atol=tolerance * np.abs(want).max())
 
@@ -179,6 +204,63 @@ def test_outputs(out: str, heads: tuple[int, int, int]) -> None:
             assert (got == bf16(full)).all()
         else:
             assert np.abs(got - full).max() <= np.abs(full).max() / 127 * 0.51
+
+
+WINDOWS = [1, 2, 5, 16, 31, 100, 128, 129, 300, 512, 513]
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_windows(window: int, dtype: str) -> None:
+    """Values, and one result in every chunking, thread count and variant, while the blocks behind turn to NaN."""
+    case = Case(700, (4, 2, 64), seed=window)
+    results: dict[str, bytes] = {}
+    for isa in ISAS:
+        for threads in (1, 3):
+            net = make_net(case, dtype, isa=isa, threads=threads, window=window)
+            if isa == "scalar" and threads == 3:
+                net.close()
+                continue
+            whole = run(net, case, [700])
+            check(whole, case, dtype, window=window)
+            results[f"{isa} {threads} whole"] = whole.tobytes()
+            for size in (130, 64, 7) if isa != "scalar" else (130,):
+                results[f"{isa} {threads} {size}"] = run(net, case, chunked(700, size), seed=size).tobytes()
+            decodes = [500, *[1] * 20, 120, *[1] * 60]
+            results[f"{isa} {threads} decode"] = run(net, case, decodes).tobytes()
+            net.close()
+    first = results["scalar 1 whole"]
+    assert all(bits == first for bits in results.values()), [k for k, bits in results.items() if bits != first]
+
+
+@pytest.mark.parametrize("block_size", [8, 16, 32, 64])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("heads", [(4, 1, 256), (4, 4, 80), (16, 1, 64)])
+def test_windows_of_other_shapes(heads: tuple[int, int, int], dtype: str, block_size: int) -> None:
+    case = Case(200, heads, seed=8)
+    results = set()
+    for isa in ISAS:
+        net = make_net(case, dtype, isa=isa, threads=2, block_size=block_size, window=37)
+        whole = run(net, case, [200])
+        check(whole, case, dtype, window=37)
+        results |= {whole.tobytes(), *(run(net, case, chunked(200, n)).tobytes() for n in (1, 9, 130))}
+        net.close()
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("window", [0, 40])
+def test_softcap(window: int, dtype: str) -> None:
+    """Scores from far below the cap to far beyond it."""
+    case = Case(150, (4, 2, 64), seed=9, scale=30.0)
+    results = set()
+    for isa in ISAS:
+        net = make_net(case, dtype, isa=isa, threads=2, window=window, softcap=20.0)
+        whole = run(net, case, [150])
+        check(whole, case, dtype, window=window, softcap=20.0)
+        results |= {whole.tobytes(), *(run(net, case, chunked(150, n)).tobytes() for n in (1, 70))}
+        net.close()
+    assert len(results) == 1
 
 
 def test_large_scores() -> None:

@@ -77,6 +77,27 @@ def test_the_future_and_stale_blocks_weigh_nothing() -> None:
     assert (attention.attend(q, poisoned, other, 9, 0.25) == got).all()
 
 
+@pytest.mark.parametrize("softcap", [0.0, 3.0])
+@pytest.mark.parametrize("window", [1, 5, 16, 17, 40, 500])
+def test_windows_and_caps(window: int, softcap: float) -> None:
+    """Against a plain loop; what is behind the window of the first row is NaN, its table entries null."""
+    length, count, start = 90, 30, 60
+    q, k, v = normal(count, 4, 16) * 4, normal(length, 2, 16), normal(length, 2, 16)
+    cache, table = filled(np.float32, k, v, 8)
+    gone = max(0, start - window + 1) // 8
+    cache[table[:gone]] = np.nan
+    cache[0] = np.nan
+    table[:gone] = 0
+    got = attention.attend(q, cache, table, start, 0.25, window=window, softcap=softcap)
+    for t, h in np.ndindex(count, 4):
+        p = start + t
+        seen = slice(max(0, p - window + 1), p + 1)
+        s = (k[seen, h // 2].astype(np.float64) @ q[t, h].astype(np.float64)) * 0.25
+        s = softcap * np.tanh(s / softcap) if softcap else s
+        weights = np.exp(s - s.max())
+        assert np.abs(got[t, h] - weights / weights.sum() @ v[seen, h // 2]).max() < 2e-5
+
+
 def test_negative_slots_are_dropped() -> None:
     cache = np.zeros((2, 2, 1, 8, 4), np.float32)
     attention.kv_write(cache, np.ones((2, 1, 4), np.float32), np.ones((2, 1, 4), np.float32), np.asarray([-1, 9]))

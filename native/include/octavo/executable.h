@@ -96,6 +96,7 @@ private:
     // How the attends of one (KV group, query heads per KV head) divide a step; all layers share it.
     struct AttendPlan {
         std::int32_t group, heads_per_kv;
+        std::int64_t window;
         std::vector<AttendItem> items;
         std::vector<double> cost;
         std::vector<AttendSplit> splits;
@@ -124,6 +125,8 @@ private:
     void build_batch(std::int64_t num_seqs);
     void build_tokens(std::int64_t seq, std::int64_t& token);
     void build_plan(AttendPlan& plan, std::int64_t num_seqs);
+    static std::int32_t first_key(const AttendPlan& plan, std::int64_t position);
+    static double tile_cost(const AttendPlan& plan, std::int64_t rows, std::int64_t position, std::int64_t tokens);
     void add_tile(AttendPlan& plan, const AttendItem& tile, double limit, std::int64_t& partial_rows);
     void prepare(Stage& stage);
     void run_stage(Stage& stage, Counter& counter, int thread);

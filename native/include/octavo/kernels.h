@@ -60,7 +60,9 @@ struct AttendOp {
     View q, out;
     KvLayer kv;
     std::int32_t group;  // query heads per KV head
-    float scale;         // times log2 e
+    float scale;         // times log2 e; with a cap divided by it instead
+    float cap;           // times log2 e: scores become tanh(s / cap) * cap; 0: none
+    std::int32_t window;  // a position sees itself and the window - 1 before it; 0: all before it
     std::int32_t max_blocks;
     const std::int32_t* table;  // [B][max_blocks]
     float* partials;            // [rows][partial_stride]: o, then m, l

@@ -29,6 +29,7 @@ struct KvSpec {
     std::int64_t block_size, kv_heads, head_dim, layers;
     std::uint64_t address;
     std::int64_t num_blocks, block_bytes;
+    std::int64_t window;  // 0: none
 };
 
 struct Limits {

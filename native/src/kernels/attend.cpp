@@ -6,273 +6,12 @@
 //   output  O[r][dim] += chain over the tile's keys   lanes = 16 dims   (V is stored dim-minor)
 //
 // Few rows read the cache where it lies; many rows unpack a tile once to f32 and reuse it. Both are the same chains.
-#include "octavo/math.h"
-#include "rows.h"
+#include "attend_item.h"
 
 namespace octavo::OCTAVO_ISA_NS {
 namespace {
 
 constexpr int kFewRows = 8;  // up to here the cache is read in place
-
-#if defined(OCTAVO_ISA_AVX512BF16)
-constexpr bool kPairDot = true;  // a bf16 operand is broadcast as pairs and vdpbf16ps is the step
-#else
-constexpr bool kPairDot = false;
-#endif
-
-// How the moving operand lies in memory and how a step is made of it.
-enum class Source { f32, f32_pairs, bf16 };  // f32; f32 unpacked from bf16 (odd element first); bf16 pairs in the cache
-
-template <bool kBf16, bool kDirect>
-constexpr Source source_of() {
-    return !kBf16 ? Source::f32 : kDirect ? Source::bf16 : Source::f32_pairs;
-}
-
-// Whether q and the weights are kept as bf16 pairs: only where the cache is read in place.
-template <bool kBf16, bool kDirect>
-constexpr bool keeps_pairs() {
-    return kBf16 && kDirect && kPairDot;
-}
-
-// Rows and vectors (of 16 lanes) of a register tile: what fits the registers without spilling an accumulator, and is
-// wide enough to hide the latency of an FMA.
-#if defined(OCTAVO_ISA_AVX512BF16) || defined(OCTAVO_ISA_AVX512VNNI)
-constexpr int tile_rows(Source) { return 6; }
-constexpr int tile_vectors(Source, int rows) { return rows <= 3 ? 4 : 2; }
-#else
-constexpr int tile_rows(Source s) { return s == Source::bf16 ? 4 : 6; }
-constexpr int tile_vectors(Source s, int rows) { return rows <= (s == Source::bf16 ? 2 : 3) ? 2 : 1; }
-#endif
-
-template <int MR, int NV>
-struct Block {
-    f32x16 acc[MR][NV];
-};
-
-// One step of the chain for f32 operands: acc[r][v] = fma(x[r], y[v], acc[r][v]).
-template <int MR, int NV>
-OCTAVO_INLINE void step(Block<MR, NV>& b, const float* x, std::int64_t row_stride, const f32x16 (&y)[NV]) {
-    OCTAVO_UNROLL
-    for (int r = 0; r < MR; r++) {
-        const f32x16 s = set1(x[r * row_stride]);
-        OCTAVO_UNROLL
-        for (int v = 0; v < NV; v++) b.acc[r][v] = fma(s, y[v], b.acc[r][v]);
-    }
-}
-
-// n steps (n even unless kSource is f32). The x of step k and row r is x[k * XK + r * XR]; for pair dots x holds bf16
-// pairs instead, x[(k / 2) * XK + r * XR]. y[v] of step k lies k * y_stride bytes (bf16: k / 2) behind its base.
-template <Source kSource, int MR, int NV, int XK, int XR>
-OCTAVO_INLINE void chain(Block<MR, NV>& b, const void* x_any, const std::uint8_t* const (&base)[NV],
-                         std::int64_t y_stride, int n) {
-    const std::uint8_t* y[NV];
-    OCTAVO_UNROLL
-    for (int v = 0; v < NV; v++) y[v] = base[v];
-    f32x16 t[NV];
-    if constexpr (kSource == Source::bf16 && kPairDot) {
-        const auto* x = static_cast<const std::int32_t*>(x_any);
-        for (int k = 0; k < n; k += 2, x += XK) {
-            i32x16 p[NV];
-            OCTAVO_UNROLL
-            for (int v = 0; v < NV; v++) {
-                p[v] = load_i32(y[v]);
-                y[v] += y_stride;
-            }
-            OCTAVO_UNROLL
-            for (int r = 0; r < MR; r++) {
-                const i32x16 s = set1(x[r * XR]);
-                OCTAVO_UNROLL
-                for (int v = 0; v < NV; v++) b.acc[r][v] = pair_fma(b.acc[r][v], p[v], s);
-            }
-        }
-    } else if constexpr (kSource == Source::bf16) {
-        const auto* x = static_cast<const float*>(x_any);
-        for (int k = 0; k < n; k += 2, x += 2 * XK) {
-            i32x16 p[NV];
-            OCTAVO_UNROLL
-            for (int v = 0; v < NV; v++) {
-                p[v] = load_i32(y[v]);
-                y[v] += y_stride;
-                t[v] = pair_odd(p[v]);
-            }
-            step<MR, NV>(b, x + XK, XR, t);
-            OCTAVO_UNROLL
-            for (int v = 0; v < NV; v++) t[v] = pair_even(p[v]);
-            step<MR, NV>(b, x, XR, t);
-        }
-    } else if constexpr (kSource == Source::f32_pairs) {
-        const auto* x = static_cast<const float*>(x_any);
-        for (int k = 0; k < n; k += 2, x += 2 * XK) {
-            OCTAVO_UNROLL
-            for (int v = 0; v < NV; v++) t[v] = load(reinterpret_cast<const float*>(y[v] + y_stride));
-            step<MR, NV>(b, x + XK, XR, t);
-            OCTAVO_UNROLL
-            for (int v = 0; v < NV; v++) {
-                t[v] = load(reinterpret_cast<const float*>(y[v]));
-                y[v] += 2 * y_stride;
-            }
-            step<MR, NV>(b, x, XR, t);
-        }
-    } else {
-        const auto* x = static_cast<const float*>(x_any);
-        for (int k = 0; k < n; k++, x += XK) {
-            OCTAVO_UNROLL
-            for (int v = 0; v < NV; v++) {
-                t[v] = load(reinterpret_cast<const float*>(y[v]));
-                y[v] += y_stride;
-            }
-            step<MR, NV>(b, x, XR, t);
-        }
-    }
-}
-
-// A thread's memory for one item, carved out of its scratch.
-struct Memory {
-    float* q;                    // [row tile][dim][MR], or bf16 pairs [row tile][dim / 2][MR]
-    float* s;                    // [row][128] scores, then weights
-    std::uint16_t* p;            // [row][128] bf16 weights (pair dots)
-    float* k;                    // [key group][dim][16]
-    float* v;                    // [dim group][128][16]
-    float* o;                    // [row][width] of the span
-    float* total;                // [row][width] of the spans so far
-    float *m, *l, *scale, *sum;  // [row] of the span
-    float *total_m, *total_l;
-};
-
-struct Sizes {
-    std::int64_t rows, dim, width;  // width: dim rounded up to 16
-};
-
-OCTAVO_INLINE Sizes sizes_of(std::int32_t dim, std::int32_t group) {
-    const std::int64_t rows = (group > kItemRows ? group : kItemRows) + 16;
-    return {rows, dim, (dim + 15) / 16 * 16};
-}
-
-Memory carve(std::uint8_t* scratch, const Sizes& z) {
-    auto* at = reinterpret_cast<float*>(scratch);
-    auto take = [&](std::int64_t n) {
-        float* p = at;
-        at += (n + 15) / 16 * 16;
-        return p;
-    };
-    Memory m;
-    m.q = take(z.rows * z.dim);
-    m.s = take(z.rows * kTileKeys);
-    m.p = reinterpret_cast<std::uint16_t*>(take(z.rows * kTileKeys / 2));
-    m.k = take(kTileKeys * z.dim);
-    m.v = take(kTileKeys * z.width);
-    m.o = take(z.rows * z.width);
-    m.total = take(z.rows * z.width);
-    m.m = take(z.rows);
-    m.l = take(z.rows);
-    m.scale = take(z.rows);
-    m.sum = take(z.rows);
-    m.total_m = take(z.rows);
-    m.total_l = take(z.rows);
-    return m;
-}
-
-// Everything the steps of one item share.
-struct Item {
-    const AttendOp* op;
-    const AttendItem* it;
-    Memory mem;
-    Sizes size;
-    const std::int32_t* table;
-    std::int32_t rows;
-    bool direct;
-    // The tile at hand.
-    std::int32_t first_key, keys;               // keys somebody in the item may see
-    const std::uint8_t* blocks[kTileKeys / 8];  // K of its blocks, this head
-    std::int32_t num_next;                      // blocks of the tile after it
-    const std::uint8_t* next[kTileKeys / 8];
-};
-
-// Calls f with a compile-time row count.
-template <int MR, class F>
-OCTAVO_INLINE void with_rows(int n, F&& f) {
-    if constexpr (MR > 1) {
-        if (n < MR) {
-            with_rows<MR - 1>(n, f);
-            return;
-        }
-    }
-    f.template operator()<MR>();
-}
-
-// Row tiles are tile_rows high but for the last; their rows interleave so that a step's broadcasts are side by side.
-template <bool kBf16, bool kDirect>
-void pack_queries(const Item& c) {
-    constexpr std::int32_t tile = tile_rows(source_of<kBf16, kDirect>());
-    const AttendOp& op = *c.op;
-    const std::int64_t dim = c.size.dim;
-    float* temp = c.mem.total;  // not yet in use
-    for (std::int32_t r0 = 0; r0 < c.rows; r0 += tile) {
-        const std::int32_t high = c.rows - r0 < tile ? c.rows - r0 : tile;
-        for (std::int32_t i = 0; i < high; i++) {
-            const std::int32_t r = r0 + i, head = c.it->kv_head * op.group + r % op.group;
-            const std::uint8_t* row = row_of(op.q, c.it->token + r / op.group);
-            load_columns(row, op.q.dtype, op.q.offset + head * op.q.stride, static_cast<std::int32_t>(dim), temp);
-            if constexpr (keeps_pairs<kBf16, kDirect>()) {
-                auto* q = reinterpret_cast<std::uint16_t*>(c.mem.q) + r0 * dim;
-                for (std::int64_t d = 0; d < dim; d++) q[(d / 2 * high + i) * 2 + d % 2] = f32_to_bf16(temp[d]);
-            } else {
-                float* q = c.mem.q + r0 * dim;
-                for (std::int64_t d = 0; d < dim; d++)
-                    q[d * high + i] = kBf16 ? bf16_to_f32(f32_to_bf16(temp[d])) : temp[d];
-            }
-        }
-    }
-}
-
-// K of the tile to f32 [key group][dim][16]. Keys behind the last are whatever the block holds: their scores are
-// unused.
-template <bool kBf16>
-void unpack_keys(const Item& c) {
-    const KvLayer& kv = c.op->kv;
-    const std::int64_t dim = c.size.dim, size = kv.block_size, unit = 4;
-    const int groups = (c.keys + 15) / 16;
-    alignas(64) std::uint8_t whole[64];
-    for (int g = 0; g < groups; g++) {
-        float* out = c.mem.k + g * dim * 16;
-        const std::uint8_t* lo = c.blocks[g * 16 / size] + g * 16 % size * unit;
-        const std::uint8_t* hi = lo + 32;
-        if (size < 16) hi = g * 2 + 1 < (c.keys + 7) / 8 ? c.blocks[g * 2 + 1] : lo;
-        for (std::int64_t d = 0; d < dim; d += kBf16 ? 2 : 1, lo += size * unit, hi += size * unit) {
-            memcpy(whole, lo, 32);
-            memcpy(whole + 32, hi, 32);
-            if constexpr (kBf16) {
-                const i32x16 p = load_i32(whole);
-                store(out + d * 16, pair_even(p));
-                store(out + (d + 1) * 16, pair_odd(p));
-            } else {
-                store(out + d * 16, load(reinterpret_cast<const float*>(whole)));
-            }
-        }
-    }
-}
-
-// V of the tile to f32 [dim group][128][16]; keys behind the last become 0 (stale memory never meets arithmetic).
-template <bool kBf16>
-void unpack_values(const Item& c) {
-    const KvLayer& kv = c.op->kv;
-    const std::int64_t dim = c.size.dim, size = kv.block_size;
-    const int groups = static_cast<int>(c.size.width / 16);
-    for (int key = 0; key < c.keys; key += kBf16 ? 2 : 1) {
-        const std::uint8_t* row = c.blocks[key / size] + kv.v_bytes + key % size * dim * (kBf16 ? 2 : 4);
-        for (int g = 0; g < groups; g++) {
-            const int n = dim - g * 16 < 16 ? static_cast<int>(dim - g * 16) : 16;
-            float* out = c.mem.v + (g * kTileKeys + key) * 16;
-            if constexpr (kBf16) {
-                const i32x16 p = load_i32_first(row + g * 64, n);
-                store(out, pair_even(p));
-                store(out + 16, key + 1 < c.keys ? pair_odd(p) : zero_f32());
-            } else {
-                store(out, load_first(reinterpret_cast<const float*>(row) + g * 16, n));
-            }
-        }
-    }
-}
 
 // Where the 16 keys of group g begin, for reading in place.
 OCTAVO_INLINE const std::uint8_t* key_group(const Item& c, int g) {
@@ -312,7 +51,7 @@ void scores(const Item& c) {
     // A panel of keys stays in the first-level cache while all row tiles use it.
     constexpr Source kSource = source_of<kBf16, kDirect>();
     constexpr int kStep = tile_vectors(kSource, 1), kTile = tile_rows(kSource);
-    for (int g0 = 0; g0 < groups; g0 += kStep) {
+    for (int g0 = c.from / 16; g0 < groups; g0 += kStep) {
         const int end = g0 + kStep < groups ? g0 + kStep : groups;
         if constexpr (kDirect) {
             // V of these keys is wanted next.
@@ -329,6 +68,17 @@ void scores(const Item& c) {
             });
         }
     }
+}
+
+// tanh(s / cap) * cap, in base 2: `scale` held 1 / cap.
+void cap_scores(const Item& c) {
+    const f32x16 factor = set1(c.op->cap);
+    const int groups = (c.keys + 15) / 16;
+    for (std::int32_t r = 0; r < c.rows; r++)
+        for (int g = c.from / 16; g < groups; g++) {
+            float* s = c.mem.s + r * kTileKeys + g * 16;
+            store(s, mul(tanh_of(load(s)), factor));
+        }
 }
 
 // Scores to weights: the running maximum and the 16-lane sum of the weights; `rescale` does what follows from them.
@@ -371,12 +121,55 @@ void softmax_row(const Item& c, std::int32_t r, int visible) {
     c.mem.sum[r] = fold_add(sum);
 }
 
+// The same where the row sees keys [first, visible), first > 0 or before it blocks that are gone.
+template <bool kBf16, bool kDirect>
+void softmax_window_row(const Item& c, std::int32_t r, int first, int visible) {
+    float* s = c.mem.s + r * kTileKeys;
+    const int groups = (c.keys + 15) / 16, begin = c.from / 16;
+    const bool any = first < visible;
+    auto seen = [&](int g, f32x16 x, f32x16 other) {
+        const int lo = first - g * 16, hi = visible - g * 16;
+        const f32x16 late = select(mask_first(lo < 0 ? 0 : lo < 16 ? lo : 16), other, x);
+        return select(mask_first(hi < 0 ? 0 : hi < 16 ? hi : 16), late, other);
+    };
+    const float old = c.mem.m[r];
+    float m = old;
+    if (any) {
+        f32x16 top = set1(old);
+        for (int g = begin; g < groups; g++) top = max(seen(g, load(s + g * 16), top), top);
+        m = fold_max(top);
+    }
+    const f32x16 mv = set1(m);
+    f32x16 sum = zero_f32();
+    for (int g = begin; g < groups; g++) {
+        const bool here = any && g * 16 < visible && g * 16 + 16 > first;
+        const f32x16 e =
+            here ? seen(g, exp2_nonpositive(sub(load(s + g * 16), mv)), zero_f32()) : zero_f32();
+        sum = add(sum, e);
+        if constexpr (keeps_pairs<kBf16, kDirect>()) {
+            store_bf16(c.mem.p + r * kTileKeys + g * 16, e);
+        } else {
+            store(s + g * 16, kBf16 ? round_bf16_number(e) : e);
+        }
+    }
+    c.mem.m[r] = m;
+    c.mem.scale[r] = any ? old - m : 0.0f;
+    c.mem.sum[r] = fold_add(sum);
+}
+
 template <bool kBf16, bool kDirect>
 void softmax(const Item& c) {
     const std::int32_t group = c.op->group;
     for (std::int32_t r = 0; r < c.rows; r++) {
-        const std::int32_t visible = c.it->position + r / group + 1 - c.first_key;
-        softmax_row<kBf16, kDirect>(c, r, visible < 0 ? 0 : visible < c.keys ? visible : c.keys);
+        const std::int32_t position = c.it->position + r / group;
+        std::int32_t visible = position + 1 - c.first_key;
+        visible = visible < 0 ? 0 : visible < c.keys ? visible : c.keys;
+        const std::int32_t first = first_seen(*c.op, position) - c.first_key;
+        if (first > 0 || c.from > 0) {
+            softmax_window_row<kBf16, kDirect>(c, r, first > 0 ? first : 0, visible);
+        } else {
+            softmax_row<kBf16, kDirect>(c, r, visible);
+        }
     }
     // The factors of all rows at once. In a span's first tile l and o are 0, and a factor of them changes nothing.
     for (std::int32_t r = 0; r < c.rows; r += 16) {
@@ -406,10 +199,28 @@ OCTAVO_INLINE void value_block(const Item& c, std::int32_t r0, int g, bool first
     const std::uint8_t* base[NV];
     if constexpr (kDirect) {
         const int size = c.op->kv.block_size;
-        for (int key = 0, at = 0; key < c.keys; key += size, at++) {
-            const int n = c.keys - key < size ? c.keys - key : size;
+        int key = first_value<kBf16>(c);
+        if constexpr (kBf16) {
+            if (c.from & 1) {
+                // The pair's other key is before everybody's window: its weight is 0 and its V is taken as 0.
+                alignas(64) std::uint8_t head[NV][64];
+                OCTAVO_UNROLL
+                for (int v = 0; v < NV; v++) {
+                    const std::uint8_t* at = c.blocks[key / size] + c.op->kv.v_bytes + key % size * dim * 2;
+                    const i32x16 pair = load_i32(at + (g + v) * 64);
+                    store_i32(head[v], bit_and(pair, set1(static_cast<std::int32_t>(0xffff0000u))));
+                    base[v] = head[v];
+                }
+                chain<kSource, MR, NV, 1, kXR>(b, x + key * kXBytes, base, 64, 2);
+                key += 2;
+            }
+        }
+        for (int n; key < c.keys; key += n) {
+            const int in_block = key % size, left = size - in_block;
+            n = c.keys - key < left ? c.keys - key : left;
             OCTAVO_UNROLL
-            for (int v = 0; v < NV; v++) base[v] = c.blocks[at] + c.op->kv.v_bytes + (g + v) * 64;
+            for (int v = 0; v < NV; v++)
+                base[v] = c.blocks[key / size] + c.op->kv.v_bytes + in_block * dim * (kBf16 ? 2 : 4) + (g + v) * 64;
             chain<kSource, MR, NV, 1, kXR>(b, x + key * kXBytes, base, dim * 4, kBf16 ? n & ~1 : n);
             if constexpr (kBf16) {
                 if (n & 1) {
@@ -429,7 +240,10 @@ OCTAVO_INLINE void value_block(const Item& c, std::int32_t r0, int g, bool first
         OCTAVO_UNROLL
         for (int v = 0; v < NV; v++)
             base[v] = reinterpret_cast<const std::uint8_t*>(c.mem.v + (g + v) * kTileKeys * 16);
-        chain<kSource, MR, NV, 1, kXR>(b, x, base, 64, kBf16 ? (c.keys + 1) & ~1 : c.keys);
+        const int key = first_value<kBf16>(c), end = kBf16 ? (c.keys + 1) & ~1 : c.keys;
+        OCTAVO_UNROLL
+        for (int v = 0; v < NV; v++) base[v] += key * 64;
+        chain<kSource, MR, NV, 1, kXR>(b, x + key * kXBytes, base, 64, end - key);
     }
     OCTAVO_UNROLL
     for (int r = 0; r < MR; r++)
@@ -464,6 +278,8 @@ void values(const Item& c, bool first_tile) {
 void set_tile(Item& c, std::int32_t first_key, std::int32_t end, std::int32_t all) {
     const KvLayer& kv = c.op->kv;
     c.first_key = first_key;
+    const std::int32_t seen = first_seen(*c.op, c.it->position);
+    c.from = seen > first_key ? seen - first_key : 0;
     c.keys = end - first_key < kTileKeys ? end - first_key : kTileKeys;
     const std::int64_t head =
         static_cast<std::int64_t>(c.it->kv_head) * kv.dim * kv.block_size * (kv.dtype == Dtype::f32 ? 4 : 2);
@@ -479,15 +295,23 @@ template <bool kBf16>
 void run_tile(const Item& c, bool first_tile) {
     if (c.direct) {
         scores<kBf16, true>(c);
+        if (c.op->cap > 0) cap_scores(c);
         softmax<kBf16, true>(c);
         values<kBf16, true>(c, first_tile);
     } else {
         unpack_keys<kBf16>(c);
         scores<kBf16, false>(c);
+        if (c.op->cap > 0) cap_scores(c);
         softmax<kBf16, false>(c);
         unpack_values<kBf16>(c);
         values<kBf16, false>(c, first_tile);
     }
+}
+
+// The first key of the span's first tile with a visible key.
+OCTAVO_INLINE std::int32_t first_tile(const Item& c, std::int32_t span) {
+    const std::int32_t seen = first_seen(*c.op, c.it->position) / kTileKeys * kTileKeys;
+    return seen > span * kSpanKeys ? seen : span * kSpanKeys;
 }
 
 // One span of the item: leaves its partial in mem.m, mem.l, mem.o.
@@ -500,9 +324,10 @@ void run_span(Item& c, std::int32_t span) {
     const std::int32_t end = c.it->position + c.it->tokens;
     const std::int32_t last = (span + 1) * kSpanKeys < end ? (span + 1) * kSpanKeys : end;
     const std::int32_t all = c.it->span_end * kSpanKeys < end ? c.it->span_end * kSpanKeys : end;
-    for (std::int32_t key = span * kSpanKeys; key < last; key += kTileKeys) {
+    const std::int32_t first = first_tile(c, span);
+    for (std::int32_t key = first; key < last; key += kTileKeys) {
         set_tile(c, key, last, all);
-        run_tile<kBf16>(c, key == span * kSpanKeys);
+        run_tile<kBf16>(c, key == first);
     }
 }
 
@@ -552,9 +377,9 @@ void run_item(Item& c) {
     const AttendOp& op = *c.op;
     if (c.direct) {
         // Nobody has asked for the first tile yet.
-        const std::int32_t end = c.it->position + c.it->tokens, first = c.it->span * kSpanKeys;
-        set_tile(c, first, end, end);
-        for (std::int32_t i = 0; i * op.kv.block_size < c.keys; i++)
+        const std::int32_t end = c.it->position + c.it->tokens;
+        set_tile(c, first_tile(c, c.it->span), end, end);
+        for (std::int32_t i = c.from / op.kv.block_size; i * op.kv.block_size < c.keys; i++)
             prefetch_range(c.blocks[i], c.size.dim * op.kv.block_size * (kBf16 ? 2 : 4));
         pack_queries<kBf16, true>(c);
     } else {

@@ -98,11 +98,12 @@ void Executable::build_plan(AttendPlan& plan, std::int64_t num_seqs) {
     plan.splits.clear();
     const auto heads = static_cast<std::int32_t>(kv_[static_cast<std::size_t>(plan.group)].kv_heads);
     const std::int32_t tile = std::max(1, kItemRows / plan.heads_per_kv);
+    plan.window = kv_[static_cast<std::size_t>(plan.group)].window;
     double total = 0;
     for (std::int64_t b = 0; b < num_seqs; b++) {
         const auto i = static_cast<std::size_t>(b);
-        total +=
-            double(inputs_.count[i]) * (inputs_.start[i] + 0.5 * inputs_.count[i] + 64) * plan.heads_per_kv * heads;
+        total += tile_cost(plan, std::int64_t{inputs_.count[i]} * plan.heads_per_kv * heads, inputs_.start[i],
+                           inputs_.count[i]);
     }
     const double limit = total / (3.0 * team_->threads());
     std::int32_t token = 0;
@@ -113,8 +114,9 @@ void Executable::build_plan(AttendPlan& plan, std::int64_t num_seqs) {
         for (std::int32_t first = 0; first < count; first += tile) {
             const std::int32_t tokens = std::min(tile, count - first);
             for (std::int32_t h = 0; h < heads; h++) {
-                const std::int32_t spans = static_cast<std::int32_t>(ceil_div(start + first + tokens, kSpanKeys));
-                add_tile(plan, {static_cast<std::int32_t>(b), token + first, tokens, start + first, h, 0, spans, -1, 0},
+                const std::int32_t position = start + first, seen = first_key(plan, position) / kSpanKeys;
+                const std::int32_t spans = static_cast<std::int32_t>(ceil_div(position + tokens, kSpanKeys));
+                add_tile(plan, {static_cast<std::int32_t>(b), token + first, tokens, position, h, seen, spans, -1, 0},
                          limit, partial_rows);
             }
         }
@@ -133,10 +135,21 @@ void Executable::build_plan(AttendPlan& plan, std::int64_t num_seqs) {
         plan.pending[i].store(plan.splits[i].parts, std::memory_order_relaxed);
 }
 
+// The first key that a position sees.
+std::int32_t Executable::first_key(const AttendPlan& plan, std::int64_t position) {
+    return plan.window > 0 ? static_cast<std::int32_t>(std::max<std::int64_t>(0, position - plan.window + 1)) : 0;
+}
+
+// Keys seen, and what a tile costs anyway, over the query rows at [position, position + tokens).
+double Executable::tile_cost(const AttendPlan& plan, std::int64_t rows, std::int64_t position, std::int64_t tokens) {
+    const double middle = double(position) + 0.5 * double(tokens);
+    return double(rows) * (middle - first_key(plan, static_cast<std::int64_t>(middle)) + 64);
+}
+
 void Executable::add_tile(AttendPlan& plan, const AttendItem& tile, double limit, std::int64_t& partial_rows) {
     const std::int64_t rows = std::int64_t{tile.tokens} * plan.heads_per_kv;
-    const double cost = double(rows) * (tile.position + 0.5 * tile.tokens + 64);
-    const std::int32_t spans = tile.span_end;
+    const double cost = tile_cost(plan, rows, tile.position, tile.tokens);
+    const std::int32_t spans = tile.span_end - tile.span;
     if (team_->threads() == 1 || spans < 2 || cost <= limit || partial_rows + rows * spans > max_partial_rows_) {
         plan.items.push_back(tile);
         plan.cost.push_back(cost);
@@ -144,7 +157,7 @@ void Executable::add_tile(AttendPlan& plan, const AttendItem& tile, double limit
     }
     const auto split = static_cast<std::int32_t>(plan.splits.size());
     plan.splits.push_back({tile, partial_rows, spans});
-    for (std::int32_t s = 0; s < spans; s++) {
+    for (std::int32_t s = tile.span; s < tile.span_end; s++) {
         AttendItem part = tile;
         part.span = s;
         part.span_end = s + 1;
@@ -152,7 +165,9 @@ void Executable::add_tile(AttendPlan& plan, const AttendItem& tile, double limit
         part.partial = partial_rows;
         partial_rows += rows;
         plan.items.push_back(part);
-        plan.cost.push_back(double(rows) * (std::min(kSpanKeys, tile.position + tile.tokens - s * kSpanKeys) + 64));
+        const std::int32_t first = std::max(s * kSpanKeys, first_key(plan, tile.position));
+        const std::int32_t last = std::min((s + 1) * kSpanKeys, tile.position + tile.tokens);
+        plan.cost.push_back(double(rows) * (last - first + 64));
     }
 }
 

@@ -60,6 +60,7 @@ void Executable::Parser::check_sizes() const {
                    "block size");
         check_spec(kv.head_dim > 0 && kv.head_dim % 2 == 0 && kv.head_dim <= 4096, "head_dim");
         check_spec(kv.kv_heads > 0 && kv.layers > 0 && kv.num_blocks > 0 && kv.address % 64 == 0, "KV group");
+        check_spec(kv.window >= 0 && kv.window < (std::int64_t{1} << 30), "window");
         check_spec(kv.block_bytes >= 2 * kv.layers * kv.block_size * kv.kv_heads * kv.head_dim * item, "block_bytes");
     }
     check_spec(spec_.vocab > 0, "vocab");

@@ -13,7 +13,11 @@ void Executable::Parser::add_attend() {
     check_rows_agree();
     std::size_t group = 0;
     op.kv = layer(group);
-    op.scale = static_cast<float>(number()) * 0x1.715476p+0f;
+    constexpr float kLog2e = 0x1.715476p+0f;
+    const auto scale = static_cast<float>(number()), cap = static_cast<float>(number());
+    op.scale = cap > 0 ? scale / cap : scale * kLog2e;
+    op.cap = cap > 0 ? cap * kLog2e : 0.0f;
+    op.window = static_cast<std::int32_t>(spec_.kv[group].window);
     check_spec(op.q.dtype == Dtype::f32 || op.q.dtype == Dtype::bf16, "attend: q is f32 or bf16");
     check_spec(op.q.width == op.kv.dim && op.q.heads % op.kv.heads == 0, "attend: heads");
     check_spec(columns_of(op.out) == columns_of(op.q), "attend: output width");

@@ -44,7 +44,7 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     kv_cache_memory_bytes: int | None = None
     """Memory for KV blocks. Default: room for max_num_seqs at a typical length, or half of free memory if less."""
     num_kv_blocks: int | None = None
-    """Exact number of KV blocks (tests, experiments)."""
+    """Exact number of KV blocks, over all KV groups (tests, experiments)."""
     enable_prefix_caching: bool = True
     """Reuse KV blocks of equal prefixes."""
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
@@ -93,6 +93,11 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 f"--max-num-batched-tokens: got {tokens}, allowed: at least --max-num-seqs ({self.max_num_seqs}), "
                 "since a step holds one token for each running sequence"
             )
+
+    @property
+    def step_chunk(self) -> int:
+        """Most positions of one sequence in one step."""
+        return min(self.long_prefill_token_threshold or self.step_tokens, self.step_tokens)
 
     @property
     def step_tokens(self) -> int:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from msgspec.structs import replace
 
+from octavo.program.deal import deal
 from octavo.program.ir import (
     Act,
     Add,
@@ -102,6 +103,20 @@ class Builder:
         self._groups.append(KVGroup(name, layers, kv_heads, head_dim))
         return len(self._groups) - 1
 
+    def kv_layers(self, kinds: Sequence[int | None], *, kv_heads: int, head_dim: int) -> list[tuple[int, int]]:
+        """Deals layers to KV groups of equal blocks (deal.py). `kinds`: the window of each layer, None for none.
+
+        Returns where each layer's keys and values go: (group, layer in the group).
+        """
+        found: dict[int, tuple[int, int]] = {}
+        for number, dealt in enumerate(deal(kinds)):
+            name = "full" if dealt.window is None else f"window {dealt.window}"
+            name += f".{number}" if any(group.name == name for group in self._groups) else ""
+            group = KVGroup(name, len(dealt.layers), kv_heads, head_dim, dealt.window, dealt.places)
+            found.update({layer: (len(self._groups), place) for place, layer in enumerate(dealt.layers)})
+            self._groups.append(group)
+        return [found[layer] for layer in range(len(kinds))]
+
     def ignore(self, tensor: str) -> None:
         """A checkpoint may hold this tensor; the model has no use for it (any other that is left over is an error)."""
         self._ignored.add(tensor)
@@ -138,10 +153,10 @@ class Builder:
     def kv_write(self, k: View, v: View, *, group: int, layer: int) -> None:
         self._ops.append(KVWrite(k, v, group, layer))
 
-    def attend(self, q: View, *, group: int, layer: int, scale: float, name: str) -> View:
-        """One flat view [T, heads * head_dim]."""
+    def attend(self, q: View, *, group: int, layer: int, scale: float, name: str, softcap: float = 0.0) -> View:
+        """One flat view [T, heads * head_dim]. `softcap` of the scores; 0 for none."""
         out = self.buffer(name, q.columns)
-        self._ops.append(Attend(q, out.split(q.heads), group, layer, scale))
+        self._ops.append(Attend(q, out.split(q.heads), group, layer, scale, softcap))
         return out
 
     def act(self, gate: View, up: View, *, name: str, fn: str = "silu") -> View:

@@ -60,11 +60,19 @@ class Step(Struct, frozen=True):
         """Experts that some token visits, on average, where routers spread their choices evenly."""
         return experts * (1 - (1 - chosen / experts) ** self.tokens)
 
-    @property
-    def visible(self) -> int:
-        """Keys seen, summed over the tokens: each token sees itself and everything before it."""
+    def visible(self, window: int | None = None) -> int:
+        """Keys seen, summed over the tokens: each sees itself and what is before it, behind a window less."""
         each = self.tokens // self.seqs
-        return self.seqs * (each * self.context - each * (each - 1) // 2)
+        total = each * self.context - each * (each - 1) // 2
+        if window is not None:
+            long = min(each, max(0, self.context - window))  # tokens that would see more than the window
+            total -= long * (self.context - window) - long * (long - 1) // 2
+        return self.seqs * total
+
+    def read(self, window: int | None = None) -> int:
+        """Positions of K and V that some token sees, over all sequences."""
+        each = self.tokens // self.seqs
+        return self.seqs * (self.context if window is None else min(self.context, window - 1 + each))
 
 
 class Cost(Struct, frozen=True):
@@ -116,7 +124,8 @@ def op_cost(spec: ExecutableSpec, op: Op, step: Step) -> Cost:
     if isinstance(op, Attend):
         group = spec.kv[op.group]
         one = 2 * group.kv_heads * group.head_dim * KV_ITEMSIZE[group.dtype]
-        return Cost(flops=4 * step.visible * op.q.columns, kv=step.seqs * step.context * one, activations=moved)
+        seen, read = step.visible(group.window), step.read(group.window)
+        return Cost(flops=4 * seen * op.q.columns, kv=read * one, activations=moved)
     out = spec.buffers[writes(op)[0].buffer]
     columns = writes(op)[0].columns * out.times * step.count(out.rows)
     each = {"norm": NORM_FLOPS, "act": ACT_FLOPS, "rope": ROPE_FLOPS, "add": 1, "scale": 1}.get(op.kind, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -91,11 +91,16 @@ class KVSpec(Struct, frozen=True):
     kv_heads: int
     head_dim: int
     block_size: int
+    window: int | None = None
+    places: int = 0
+    """Layers a block has room for; 0: as many as there are."""
 
     @property
     def block_bytes(self) -> int:
-        """K and V of block_size positions, all layers."""
-        return 2 * self.layers * self.block_size * self.kv_heads * self.head_dim * KV_ITEMSIZE[self.dtype]
+        """K and V of block_size positions, all layers, padding places included."""
+        return (
+            2 * (self.places or self.layers) * self.block_size * self.kv_heads * self.head_dim * KV_ITEMSIZE[self.dtype]
+        )
 
 
 class Piece(Struct, frozen=True):
@@ -130,8 +135,8 @@ class ExecutableSpec(Struct, frozen=True):
 
     @property
     def block_bytes(self) -> int:
-        """One block of every group (with one group: of the group)."""
-        return sum(g.block_bytes for g in self.kv)
+        """One block, of whichever group."""
+        return self.kv[0].block_bytes
 
     def ropes(self) -> list[str]:
         """For the log: rope factors that the longest sequence fixes (invariance: they depend on nothing else)."""
@@ -151,10 +156,11 @@ class ExecutableSpec(Struct, frozen=True):
                 out[-1] = replace(out[-1], end=i + 1)
         return tuple(out)
 
-    def native(self, addresses: Mapping[str, int], *, kv: Sequence[tuple[int, int]], arena: object) -> dict[str, Any]:
+    def native(self, addresses: Mapping[str, int], *, kv: tuple[int, int], arena: object) -> dict[str, Any]:
         """The dict of docs/dev/native-abi.md. With host ops its segments are the device pieces (host.py drives them).
 
-        addresses: packed bytes of each weight by name; kv: (address, num_blocks) per group; arena: for activations.
+        addresses: packed bytes of each weight by name; kv: (address, num_blocks) of the pool that all groups share;
+        arena: for activations.
         """
         index = {w.weight.name: i for i, w in enumerate(self.weights)}
         limits = self.limits
@@ -172,11 +178,12 @@ class ExecutableSpec(Struct, frozen=True):
                     "kv_heads": g.kv_heads,
                     "head_dim": g.head_dim,
                     "layers": g.layers,
-                    "address": address,
-                    "num_blocks": blocks,
+                    "address": kv[0],
+                    "num_blocks": kv[1],
                     "block_bytes": g.block_bytes,
+                    "window": g.window or 0,
                 }
-                for g, (address, blocks) in zip(self.kv, kv, strict=True)
+                for g in self.kv
             ],
             "limits": {
                 "max_tokens": limits.max_tokens,

@@ -19,7 +19,7 @@ from octavo.kernels.reference import attend as attention
 from octavo.kernels.reference import experts, linear, rows, weights
 from octavo.kernels.reference import sample as sampling
 from octavo.program.buffers import BufferStore
-from octavo.program.executable import ExecutableSpec, Limits, PlacedWeight
+from octavo.program.executable import ExecutableSpec, KVSpec, Limits, PlacedWeight
 from octavo.program.formats import SourceTensor
 from octavo.program.ir import (
     Act,
@@ -219,29 +219,33 @@ class OpRunner:
     def _attend(self, op: Attend, batch: Batch) -> None:
         q = self._store.read(op.q, len(batch.token))
         out = np.empty_like(q)
-        cache = self._kv[op.group][op.layer]
+        cache, window = self._kv[op.group][op.layer], self._spec.kv[op.group].window
         for b in range(batch.num_seqs):
             span = slice(batch.seq_start[b], batch.seq_start[b + 1])
             start = int(batch.start[b])
-            out[span] = attention.attend(q[span], cache, batch.tables[op.group][b], start, op.scale)
+            out[span] = attention.attend(
+                q[span], cache, batch.tables[op.group][b], start, op.scale, window=window, softcap=op.softcap
+            )
         self._store.write(op.out, out)
+
+
+def _layers_of(pool: NDArray[np.uint8], group: KVSpec) -> NDArray[Any]:
+    """The pool as one group sees it: [layers, num_blocks, 2, kv_heads, block_size, head_dim] of its dtype, a view."""
+    numbers = pool.view(ml_dtypes.bfloat16 if group.dtype == "bf16" else np.float32)
+    blocks = numbers.reshape(len(pool), -1, 2, group.kv_heads, group.block_size, group.head_dim)
+    return blocks.swapaxes(0, 1)[: group.layers]
 
 
 class ReferenceExecutable:
     """Runs an ExecutableSpec in NumPy; the surface of the native Executable."""
 
     def __init__(self, spec: ExecutableSpec, numbers: Mapping[str, F32], *, num_blocks: int) -> None:
-        """`numbers`: from load_weights. `num_blocks` per group, with the null block."""
+        """`numbers`: from load_weights. `num_blocks` of the pool that all groups share, with the null block."""
         limits = spec.limits
         self.spec = spec
         self.arena = np.zeros(spec.arena_bytes, np.uint8)
-        self.kv: list[Any] = [
-            np.zeros(
-                (g.layers, num_blocks, 2, g.kv_heads, g.block_size, g.head_dim),
-                ml_dtypes.bfloat16 if g.dtype == "bf16" else np.float32,
-            )
-            for g in spec.kv
-        ]
+        pool = np.zeros((num_blocks, spec.block_bytes), np.uint8)
+        self.kv: list[Any] = [_layers_of(pool, group) for group in spec.kv]
         self.inputs: dict[str, Any] = {
             name: np.zeros(limits.max_seqs, np.int32) for name in ("slot", "count", "start", "kv_len", "rows", "skip")
         }

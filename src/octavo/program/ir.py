@@ -141,10 +141,14 @@ class KVGroup(Struct, frozen=True):
     layers: int
     kv_heads: int
     head_dim: int
-    kind: str = "full"
+    window: int | None = None
+    """A position sees itself and the `window` - 1 before it; None: all before it."""
+    places: int = 0
+    """Layers a block has room for, the same in all groups of a Program; 0: as many as there are."""
 
-    def block_bytes(self, block_size: int, itemsize: int) -> int:
-        return 2 * self.layers * block_size * self.kv_heads * self.head_dim * itemsize
+    @property
+    def kind(self) -> str:
+        return "full" if self.window is None else "sliding"
 
 
 # -- ops --------------------------------------------------------------------------------------------------------------
@@ -206,7 +210,10 @@ class KVWrite(Struct, frozen=True):
 
 
 class Attend(Struct, frozen=True):
-    """Causal attention of q over the cache, read through the block table."""
+    """Causal attention of q over the cache, read through the block table; behind the group's window where it has one.
+
+    Scores become `softcap * tanh(score / softcap)` where softcap is above 0.
+    """
 
     kind: ClassVar[str] = "attend"
     reads: ClassVar[tuple[str, ...]] = ("q",)
@@ -215,6 +222,7 @@ class Attend(Struct, frozen=True):
     group: int
     layer: int
     scale: float
+    softcap: float = 0.0
 
 
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
@@ -419,6 +427,8 @@ class Program(Struct, frozen=True):
 
     def validate(self) -> None:
         """Assert that views lie in their buffers, shapes agree, and nothing is read before it is written."""
+        assert len({(g.places or g.layers, g.kv_heads, g.head_dim) for g in self.groups}) <= 1, "blocks differ in bytes"
+        assert all(g.window is None or g.window > 0 for g in self.groups), "a window"
         written = [np.zeros(b.width, bool) for b in self.buffers]
         for i, op in enumerate(self.ops):
             where = f"op {i} ({op.kind})"
@@ -468,7 +478,7 @@ class Program(Struct, frozen=True):
             case Attend(q=q, out=out, group=g, layer=layer, scale=scale):
                 ok = (q.heads, q.width) == (out.heads, out.width) and q.width == self.groups[g].head_dim
                 ok = ok and q.heads % self.groups[g].kv_heads == 0 and 0 <= layer < self.groups[g].layers
-                ok = ok and math.isfinite(scale)
+                ok = ok and math.isfinite(scale) and math.isfinite(op.softcap) and op.softcap >= 0
             case Act(gate=a, up=b, out=out, fn=fn):
                 ok = a.columns == b.columns == out.columns and fn in ACTIVATIONS
             case Add(a=a, b=b, out=out):

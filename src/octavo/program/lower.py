@@ -79,7 +79,10 @@ def lower(
         limits=limits,
         buffers=buffers,
         weights=tuple(_place_weight(program, name, formats, limits) for name in used),
-        kv=tuple(KVSpec(g.name, kv_dtype, g.layers, g.kv_heads, g.head_dim, limits.block_size) for g in program.groups),
+        kv=tuple(
+            KVSpec(g.name, kv_dtype, g.layers, g.kv_heads, g.head_dim, limits.block_size, g.window, g.places)
+            for g in program.groups
+        ),
         ops=tuple(ops),
         segments=segments,
         arena_bytes=arena_bytes,

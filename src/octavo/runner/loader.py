@@ -81,6 +81,7 @@ def plan_model(args: EngineArgs, checkpoint: Checkpoint, *, machine: Machine | N
         weights=spec.weights_bytes,
         buffers=spec.arena_bytes + 4 * args.max_num_seqs * (wanted + spec.limits.max_blocks),
         block=spec.block_bytes,
+        groups=kv_groups(program),
         model_len=program.reach if args.max_model_len else program.max_len,
     )
     memory = plan_memory(args, need, machine or Machine.read())
@@ -98,6 +99,11 @@ def _lower(args: EngineArgs, program: Program, formats: Formats, *, max_len: int
         block_size=args.block_size,
     )
     return lower(program, formats.by_weight, limits, BACKENDS[args.executor], kv_dtype=kv_dtype(args))
+
+
+def kv_groups(program: Program) -> tuple[KVGroup, ...]:
+    """The Program's groups, as the scheduler sees them."""
+    return tuple(KVGroup(name=g.name, kind=g.kind, layers=g.layers, window=g.window) for g in program.groups)
 
 
 def kv_dtype(args: EngineArgs) -> str:
@@ -167,7 +173,7 @@ def _facts(
         architecture=architecture(checkpoint.config),
         vocab_size=planned.program.vocab_size,
         model_len=memory.model_len,
-        groups=tuple(KVGroup(name=g.name, kind=g.kind, layers=g.layers) for g in planned.program.groups),
+        groups=kv_groups(planned.program),
         block_size=args.block_size,
         block_bytes=spec.block_bytes,
         num_blocks=memory.num_blocks,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from octavo.config.args import EngineArgs
 from octavo.errors import DoesNotFit
+from octavo.facts import KVGroup, most_positions, peak_blocks
 
 MIB = 1 << 20
 TYPICAL_LEN = 1024
@@ -53,7 +54,8 @@ class Need:
     buffers: int
     """Activations, logits and the per-slot columns."""
     block: int
-    """One KV block over all groups' layers."""
+    """One KV block, of whichever group."""
+    groups: tuple[KVGroup, ...]
     model_len: int
     """Longest sequence the model itself supports."""
 
@@ -65,8 +67,10 @@ class MemoryPlan:
     machine: Machine
     need: Need
     block_size: int
+    chunk: int
+    """Most positions of a sequence in one step."""
     num_blocks: int
-    """With the null block."""
+    """Of all groups together, with the null block."""
     model_len: int
     """Longest sequence served: the model's, the user's, or what the pool holds."""
     reduced: bool
@@ -79,7 +83,8 @@ class MemoryPlan:
     @property
     def longest(self) -> int:
         """Positions of the longest sequence that the pool holds alone."""
-        return (self.num_blocks - 1) * self.block_size
+        groups, blocks = self.need.groups, max(0, self.num_blocks - 1)
+        return most_positions(groups, blocks, block_size=self.block_size, chunk=self.chunk)
 
     def table(self) -> str:
         """For people: one row an item, in MiB."""
@@ -106,25 +111,34 @@ def plan_memory(args: EngineArgs, need: Need, machine: Machine) -> MemoryPlan:
     free = machine.available - HEADROOM - need.weights - need.buffers
     fitting = max(0, free // need.block)
     wanted_len = args.max_model_len or need.model_len
+    chunk = args.step_chunk
+
+    def peak(positions: int) -> int:
+        return peak_blocks(need.groups, positions, block_size=size, chunk=chunk)
+
+    def longest(num_blocks: int) -> int:
+        return most_positions(need.groups, max(0, num_blocks - 1), block_size=size, chunk=chunk)
+
     if args.num_kv_blocks is not None:
         blocks = args.num_kv_blocks
     elif args.kv_cache_memory_bytes is not None:
         blocks = args.kv_cache_memory_bytes // need.block
     else:
-        typical = args.max_num_seqs * -(-min(TYPICAL_LEN, wanted_len) // size)
-        blocks = max(typical, -(-wanted_len // size)) + 1
+        typical = args.max_num_seqs * peak(min(TYPICAL_LEN, wanted_len))
+        blocks = max(typical, peak(wanted_len)) + 1
         blocks = min(blocks, max(free // 2 // need.block, 0))
         if args.max_model_len is not None:
             # An explicit length may take more than half of what is free, as long as it fits.
-            blocks = max(blocks, min(fitting, -(-wanted_len // size) + 1))
-    held = (blocks - 1) * size
+            blocks = max(blocks, min(fitting, peak(wanted_len) + 1))
+    held = longest(blocks)
     reduced = args.max_model_len is None and held < wanted_len
     plan = MemoryPlan(
         machine=machine,
         need=need,
         block_size=size,
+        chunk=chunk,
         num_blocks=blocks,
-        model_len=max(0, held) if reduced else wanted_len,
+        model_len=held if reduced else wanted_len,
         reduced=reduced,
     )
     if args.max_model_len is not None and args.max_model_len > need.model_len:
@@ -133,7 +147,7 @@ def plan_memory(args: EngineArgs, need: Need, machine: Machine) -> MemoryPlan:
             "the longest the model supports"
         )
     if blocks > fitting or blocks < 2:
-        most = (fitting - 1) * size
+        most = min(longest(fitting), need.model_len)
         hint = (
             f"The largest KV cache that fits: --kv-cache-memory-bytes {fitting * need.block} "
             f"(a request of {most} positions)."

@@ -29,7 +29,7 @@ class NativeBackend:
         self._spec = spec
         self.offsets, total = place(spec)
         self.weights = native.Arena(total)
-        self._kv = [native.Arena(g.block_bytes * num_blocks) for g in spec.kv]
+        self._kv = native.Arena(spec.block_bytes * num_blocks)
         self._activations = native.Arena(max(spec.arena_bytes, ALIGN))
         self._num_blocks = num_blocks
         self.exe: Any = None
@@ -56,7 +56,7 @@ class NativeBackend:
     def start(self) -> None:
         """Make the Executable; its arrays become this backend's."""
         addresses = {name: self.weights.address + offset for name, offset in self.offsets.items()}
-        kv = [(arena.address, self._num_blocks) for arena in self._kv]
+        kv = (self._kv.address, self._num_blocks)
         self.exe = native.Executable(self._team, self._spec.native(addresses, kv=kv, arena=self._activations))
         self.inputs = self.exe.inputs
         self.columns = self.exe.columns
@@ -70,13 +70,12 @@ class NativeBackend:
         self.logprobs = self.exe.logprobs
 
     def poison(self) -> None:
-        """Fill the KV arenas with NaN: what a test does before every run, so that stale memory shows."""
-        for arena in self._kv:
-            arena.fill(0xFF)
+        """Fill the KV arena with NaN: what a test does before every run, so that stale memory shows."""
+        self._kv.fill(0xFF)
 
     def kv_resident(self) -> int:
         """Bytes of KV that have been touched."""
-        return sum(arena.resident() for arena in self._kv)
+        return int(self._kv.resident())
 
     def close(self) -> None:
         if self.exe is not None:

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from octavo.config.args import EngineArgs
 from octavo.errors import DoesNotFit
+from octavo.facts import KVGroup
 from octavo.runner.memory import HEADROOM, MIB, Machine, MemoryPlan, Need, plan_memory
 
-NEED = Need(weights=100 * MIB, buffers=50 * MIB, block=MIB, model_len=8192)
+FULL = (KVGroup(name="full", kind="full", layers=1),)
+NEED = Need(weights=100 * MIB, buffers=50 * MIB, block=MIB, groups=FULL, model_len=8192)
 
 
 def plan(free: int, **wishes: object) -> MemoryPlan:

@@ -1,0 +1,122 @@
+// The chains of attention: register tiles of rows x vectors, and one step of them for each way the cache may lie. For
+// attend.cpp only.
+#pragma once
+#include "octavo/math.h"
+
+namespace octavo::OCTAVO_ISA_NS {
+namespace {
+
+#if defined(OCTAVO_ISA_AVX512BF16)
+constexpr bool kPairDot = true;  // a bf16 operand is broadcast as pairs and vdpbf16ps is the step
+#else
+constexpr bool kPairDot = false;
+#endif
+
+// How the moving operand lies in memory and how a step is made of it.
+enum class Source { f32, f32_pairs, bf16 };  // f32; f32 unpacked from bf16 (odd element first); bf16 pairs in the cache
+
+template <bool kBf16, bool kDirect>
+constexpr Source source_of() {
+    return !kBf16 ? Source::f32 : kDirect ? Source::bf16 : Source::f32_pairs;
+}
+
+// Whether q and the weights are kept as bf16 pairs: only where the cache is read in place.
+template <bool kBf16, bool kDirect>
+constexpr bool keeps_pairs() {
+    return kBf16 && kDirect && kPairDot;
+}
+
+// Rows and vectors (of 16 lanes) of a register tile: what fits the registers without spilling an accumulator, and is
+// wide enough to hide the latency of an FMA.
+#if defined(OCTAVO_ISA_AVX512BF16) || defined(OCTAVO_ISA_AVX512VNNI)
+constexpr int tile_rows(Source) { return 6; }
+constexpr int tile_vectors(Source, int rows) { return rows <= 3 ? 4 : 2; }
+#else
+constexpr int tile_rows(Source s) { return s == Source::bf16 ? 4 : 6; }
+constexpr int tile_vectors(Source s, int rows) { return rows <= (s == Source::bf16 ? 2 : 3) ? 2 : 1; }
+#endif
+
+template <int MR, int NV>
+struct Block {
+    f32x16 acc[MR][NV];
+};
+
+// One step of the chain for f32 operands: acc[r][v] = fma(x[r], y[v], acc[r][v]).
+template <int MR, int NV>
+OCTAVO_INLINE void step(Block<MR, NV>& b, const float* x, std::int64_t row_stride, const f32x16 (&y)[NV]) {
+    OCTAVO_UNROLL
+    for (int r = 0; r < MR; r++) {
+        const f32x16 s = set1(x[r * row_stride]);
+        OCTAVO_UNROLL
+        for (int v = 0; v < NV; v++) b.acc[r][v] = fma(s, y[v], b.acc[r][v]);
+    }
+}
+
+// n steps (n even unless kSource is f32). The x of step k and row r is x[k * XK + r * XR]; for pair dots x holds bf16
+// pairs instead, x[(k / 2) * XK + r * XR]. y[v] of step k lies k * y_stride bytes (bf16: k / 2) behind its base.
+template <Source kSource, int MR, int NV, int XK, int XR>
+OCTAVO_INLINE void chain(Block<MR, NV>& b, const void* x_any, const std::uint8_t* const (&base)[NV],
+                         std::int64_t y_stride, int n) {
+    const std::uint8_t* y[NV];
+    OCTAVO_UNROLL
+    for (int v = 0; v < NV; v++) y[v] = base[v];
+    f32x16 t[NV];
+    if constexpr (kSource == Source::bf16 && kPairDot) {
+        const auto* x = static_cast<const std::int32_t*>(x_any);
+        for (int k = 0; k < n; k += 2, x += XK) {
+            i32x16 p[NV];
+            OCTAVO_UNROLL
+            for (int v = 0; v < NV; v++) {
+                p[v] = load_i32(y[v]);
+                y[v] += y_stride;
+            }
+            OCTAVO_UNROLL
+            for (int r = 0; r < MR; r++) {
+                const i32x16 s = set1(x[r * XR]);
+                OCTAVO_UNROLL
+                for (int v = 0; v < NV; v++) b.acc[r][v] = pair_fma(b.acc[r][v], p[v], s);
+            }
+        }
+    } else if constexpr (kSource == Source::bf16) {
+        const auto* x = static_cast<const float*>(x_any);
+        for (int k = 0; k < n; k += 2, x += 2 * XK) {
+            i32x16 p[NV];
+            OCTAVO_UNROLL
+            for (int v = 0; v < NV; v++) {
+                p[v] = load_i32(y[v]);
+                y[v] += y_stride;
+                t[v] = pair_odd(p[v]);
+            }
+            step<MR, NV>(b, x + XK, XR, t);
+            OCTAVO_UNROLL
+            for (int v = 0; v < NV; v++) t[v] = pair_even(p[v]);
+            step<MR, NV>(b, x, XR, t);
+        }
+    } else if constexpr (kSource == Source::f32_pairs) {
+        const auto* x = static_cast<const float*>(x_any);
+        for (int k = 0; k < n; k += 2, x += 2 * XK) {
+            OCTAVO_UNROLL
+            for (int v = 0; v < NV; v++) t[v] = load(reinterpret_cast<const float*>(y[v] + y_stride));
+            step<MR, NV>(b, x + XK, XR, t);
+            OCTAVO_UNROLL
+            for (int v = 0; v < NV; v++) {
+                t[v] = load(reinterpret_cast<const float*>(y[v]));
+                y[v] += 2 * y_stride;
+            }
+            step<MR, NV>(b, x, XR, t);
+        }
+    } else {
+        const auto* x = static_cast<const float*>(x_any);
+        for (int k = 0; k < n; k++, x += XK) {
+            OCTAVO_UNROLL
+            for (int v = 0; v < NV; v++) {
+                t[v] = load(reinterpret_cast<const float*>(y[v]));
+                y[v] += y_stride;
+            }
+            step<MR, NV>(b, x, XR, t);
+        }
+    }
+}
+
+}  // namespace
+}  // namespace octavo::OCTAVO_ISA_NS

@@ -1,0 +1,174 @@
+// What the steps of one attention item share: its memory, the tile at hand, and how q, K and V get there. For attend.cpp
+// only.
+#pragma once
+#include "attend_chain.h"
+#include "rows.h"
+
+namespace octavo::OCTAVO_ISA_NS {
+namespace {
+
+// A thread's memory for one item, carved out of its scratch.
+struct Memory {
+    float* q;                    // [row tile][dim][MR], or bf16 pairs [row tile][dim / 2][MR]
+    float* s;                    // [row][128] scores, then weights
+    std::uint16_t* p;            // [row][128] bf16 weights (pair dots)
+    float* k;                    // [key group][dim][16]
+    float* v;                    // [dim group][128][16]
+    float* o;                    // [row][width] of the span
+    float* total;                // [row][width] of the spans so far
+    float *m, *l, *scale, *sum;  // [row] of the span
+    float *total_m, *total_l;
+};
+
+struct Sizes {
+    std::int64_t rows, dim, width;  // width: dim rounded up to 16
+};
+
+OCTAVO_INLINE Sizes sizes_of(std::int32_t dim, std::int32_t group) {
+    const std::int64_t rows = (group > kItemRows ? group : kItemRows) + 16;
+    return {rows, dim, (dim + 15) / 16 * 16};
+}
+
+Memory carve(std::uint8_t* scratch, const Sizes& z) {
+    auto* at = reinterpret_cast<float*>(scratch);
+    auto take = [&](std::int64_t n) {
+        float* p = at;
+        at += (n + 15) / 16 * 16;
+        return p;
+    };
+    Memory m;
+    m.q = take(z.rows * z.dim);
+    m.s = take(z.rows * kTileKeys);
+    m.p = reinterpret_cast<std::uint16_t*>(take(z.rows * kTileKeys / 2));
+    m.k = take(kTileKeys * z.dim);
+    m.v = take(kTileKeys * z.width);
+    m.o = take(z.rows * z.width);
+    m.total = take(z.rows * z.width);
+    m.m = take(z.rows);
+    m.l = take(z.rows);
+    m.scale = take(z.rows);
+    m.sum = take(z.rows);
+    m.total_m = take(z.rows);
+    m.total_l = take(z.rows);
+    return m;
+}
+
+// Everything the steps of one item share.
+struct Item {
+    const AttendOp* op;
+    const AttendItem* it;
+    Memory mem;
+    Sizes size;
+    const std::int32_t* table;
+    std::int32_t rows;
+    bool direct;
+    // The tile at hand.
+    std::int32_t first_key, keys;               // behind `keys` nobody in the item sees any
+    std::int32_t from;                          // nor before this one (windows)
+    const std::uint8_t* blocks[kTileKeys / 8];  // K of its blocks, this head
+    std::int32_t num_next;                      // blocks of the tile after it
+    const std::uint8_t* next[kTileKeys / 8];
+};
+
+// The first key that a position sees.
+OCTAVO_INLINE std::int32_t first_seen(const AttendOp& op, std::int32_t position) {
+    return op.window > 0 && position >= op.window ? position - op.window + 1 : 0;
+}
+
+// The first key whose V is read: bf16 comes in pairs.
+template <bool kBf16>
+OCTAVO_INLINE int first_value(const Item& c) {
+    return kBf16 ? c.from & ~1 : c.from;
+}
+
+// Calls f with a compile-time row count.
+template <int MR, class F>
+OCTAVO_INLINE void with_rows(int n, F&& f) {
+    if constexpr (MR > 1) {
+        if (n < MR) {
+            with_rows<MR - 1>(n, f);
+            return;
+        }
+    }
+    f.template operator()<MR>();
+}
+
+// Row tiles are tile_rows high but for the last; their rows interleave so that a step's broadcasts are side by side.
+template <bool kBf16, bool kDirect>
+void pack_queries(const Item& c) {
+    constexpr std::int32_t tile = tile_rows(source_of<kBf16, kDirect>());
+    const AttendOp& op = *c.op;
+    const std::int64_t dim = c.size.dim;
+    float* temp = c.mem.total;  // not yet in use
+    for (std::int32_t r0 = 0; r0 < c.rows; r0 += tile) {
+        const std::int32_t high = c.rows - r0 < tile ? c.rows - r0 : tile;
+        for (std::int32_t i = 0; i < high; i++) {
+            const std::int32_t r = r0 + i, head = c.it->kv_head * op.group + r % op.group;
+            const std::uint8_t* row = row_of(op.q, c.it->token + r / op.group);
+            load_columns(row, op.q.dtype, op.q.offset + head * op.q.stride, static_cast<std::int32_t>(dim), temp);
+            if constexpr (keeps_pairs<kBf16, kDirect>()) {
+                auto* q = reinterpret_cast<std::uint16_t*>(c.mem.q) + r0 * dim;
+                for (std::int64_t d = 0; d < dim; d++) q[(d / 2 * high + i) * 2 + d % 2] = f32_to_bf16(temp[d]);
+            } else {
+                float* q = c.mem.q + r0 * dim;
+                for (std::int64_t d = 0; d < dim; d++)
+                    q[d * high + i] = kBf16 ? bf16_to_f32(f32_to_bf16(temp[d])) : temp[d];
+            }
+        }
+    }
+}
+
+// K of the tile to f32 [key group][dim][16]. Keys outside [from, keys) are whatever the block holds: their scores are
+// unused. Blocks before the first key's are not read: they may be gone.
+template <bool kBf16>
+void unpack_keys(const Item& c) {
+    const KvLayer& kv = c.op->kv;
+    const std::int64_t dim = c.size.dim, size = kv.block_size, unit = 4;
+    const int groups = (c.keys + 15) / 16;
+    alignas(64) std::uint8_t whole[64];
+    for (int g = c.from / 16; g < groups; g++) {
+        float* out = c.mem.k + g * dim * 16;
+        const std::uint8_t* lo = c.blocks[g * 16 / size] + g * 16 % size * unit;
+        const std::uint8_t* hi = lo + 32;
+        if (size < 16) {
+            hi = g * 2 + 1 < (c.keys + 7) / 8 ? c.blocks[g * 2 + 1] : lo;
+            if (c.from / 8 > g * 2) lo = hi;
+        }
+        for (std::int64_t d = 0; d < dim; d += kBf16 ? 2 : 1, lo += size * unit, hi += size * unit) {
+            memcpy(whole, lo, 32);
+            memcpy(whole + 32, hi, 32);
+            if constexpr (kBf16) {
+                const i32x16 p = load_i32(whole);
+                store(out + d * 16, pair_even(p));
+                store(out + (d + 1) * 16, pair_odd(p));
+            } else {
+                store(out + d * 16, load(reinterpret_cast<const float*>(whole)));
+            }
+        }
+    }
+}
+
+// V of the tile to f32 [dim group][128][16]; keys nobody sees become 0 (stale memory never meets arithmetic).
+template <bool kBf16>
+void unpack_values(const Item& c) {
+    const KvLayer& kv = c.op->kv;
+    const std::int64_t dim = c.size.dim, size = kv.block_size;
+    const int groups = static_cast<int>(c.size.width / 16);
+    for (int key = first_value<kBf16>(c); key < c.keys; key += kBf16 ? 2 : 1) {
+        const std::uint8_t* row = c.blocks[key / size] + kv.v_bytes + key % size * dim * (kBf16 ? 2 : 4);
+        for (int g = 0; g < groups; g++) {
+            const int n = dim - g * 16 < 16 ? static_cast<int>(dim - g * 16) : 16;
+            float* out = c.mem.v + (g * kTileKeys + key) * 16;
+            if constexpr (kBf16) {
+                const i32x16 p = load_i32_first(row + g * 64, n);
+                store(out, key >= c.from ? pair_even(p) : zero_f32());
+                store(out + 16, key + 1 < c.keys ? pair_odd(p) : zero_f32());
+            } else {
+                store(out, load_first(reinterpret_cast<const float*>(row) + g * 16, n));
+            }
+        }
+    }
+}
+
+}  // namespace
+}  // namespace octavo::OCTAVO_ISA_NS
