@@ -103,7 +103,8 @@ class Net:
         self.kv.append(
             {
                 "dtype": dtype, "block_size": self.block_size, "kv_heads": kv_heads, "head_dim": head_dim,
-                "layers": layers, "address": arena.address, "num_blocks": num_blocks, "block_bytes": size, "window": window,
+                "layers": layers, "address": arena.address, "num_blocks": num_blocks, "block_bytes": size,
+                "window": window,
             }
         )  # fmt: skip
         self.kv_arena = arena

@@ -46,6 +46,16 @@ def _granite_experts(writer: Any, config: Mapping[str, Any]) -> None:
     _experts(writer, config)
 
 
+def _gemma2(writer: Any, config: Mapping[str, Any]) -> None:
+    writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
+    writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+    writer.add_sliding_window(config["sliding_window"])
+
+
+def _gemma3(writer: Any, config: Mapping[str, Any]) -> None:
+    writer.add_sliding_window(config["sliding_window"])
+
+
 FAMILIES: Mapping[str, Family] = {
     "llama": Family(neighbours=True),
     "granite": Family(neighbours=True, keys=_granite),
@@ -54,6 +64,8 @@ FAMILIES: Mapping[str, Family] = {
     "granitemoe": Family(neighbours=True, keys=_granite_experts),
     "olmoe": Family(keys=_experts),
     "qwen3moe": Family(keys=_experts),
+    "gemma2": Family(one_plus=True, keys=_gemma2),
+    "gemma3": Family(one_plus=True, keys=_gemma3),
 }
 """By llama.cpp's name; others are plain."""
 
@@ -123,6 +135,7 @@ def _neighbours(value: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
 
 def _rope(writer: Any, config: Mapping[str, Any], head_dim: int) -> None:
     rope = config["rope_parameters"]
+    rope = rope.get("full_attention", rope)  # llama.cpp knows the other kind's by itself
     writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
     writer.add_rope_freq_base(rope["rope_theta"])
     original = rope.get("original_max_position_embeddings")

@@ -50,6 +50,15 @@ def rope(kind: str = "default", **more: Any) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, **more}}
 
 
+def gemma3_ropes(rope_type: str = "default", **more: Any) -> dict[str, Any]:
+    """A rope of its own for each kind of layer; `more`: of those that see everything."""
+    full = {"rope_type": rope_type, "rope_theta": 1e6, **more}
+    return {
+        "rope_parameters": {"full_attention": full, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
+    }
+
+
+GEMMA3: Mapping[str, Any] = gemma3_ropes()
 LONGROPE: Mapping[str, Any] = {
     "original_max_position_embeddings": 128,
     **rope(
@@ -183,4 +192,47 @@ VARIANTS: Mapping[str, Variant] = {
         gguf="granite",
     ),
     "gemma": Variant(model_type="gemma", family="gemma", config={"head_dim": 16}, gguf="gemma"),
+    "mistral-window": Variant(model_type="mistral", family="llama", config={"sliding_window": 16, "head_dim": 32}),
+    "qwen2-windows": Variant(
+        model_type="qwen2",
+        family="qwen2",
+        config={"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1},
+    ),
+    "phi3-window": Variant(
+        model_type="phi3",
+        family="phi3",
+        config={"sliding_window": 37, "original_max_position_embeddings": 512},
+        gguf="phi3",
+    ),
+    "gemma2": Variant(
+        model_type="gemma2",
+        family="gemma2",
+        config={"head_dim": 16, "sliding_window": 16, "query_pre_attn_scalar": 16, "attn_logit_softcapping": 2.0},
+        gguf="gemma2",
+    ),
+    "gemma2-odd": Variant(
+        model_type="gemma2",
+        family="gemma2",
+        config={"head_dim": 32, "sliding_window": 129, "query_pre_attn_scalar": 24, "num_hidden_layers": 5},
+    ),
+    "gemma3": Variant(
+        model_type="gemma3_text",
+        family="gemma3",
+        config={"head_dim": 16, "sliding_window": 16, "query_pre_attn_scalar": 16, "num_hidden_layers": 7, **GEMMA3},
+        gguf="gemma3",
+    ),
+    "gemma3-linear": Variant(
+        model_type="gemma3_text",
+        family="gemma3",
+        config={
+            "head_dim": 32,
+            "sliding_window": 100,
+            "query_pre_attn_scalar": 8,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"],
+            "final_logit_softcapping": 3.0,
+            **gemma3_ropes(rope_type="linear", factor=8.0),
+        },
+        absolute=1e-4,  # scores are large: a scalar of 8 under heads of 32
+        relative=2e-4,
+    ),
 }

@@ -17,13 +17,13 @@ def refuse(key: str, got: object, allowed: str) -> ModelError:
     return ModelError(f"config.{key}: got {got!r}, allowed: {allowed}")
 
 
-def integer(config: Config, key: str, default: int | None = None, *, most: int = MAX_SIZE) -> int:
-    """A positive whole number; a missing or null key gives the default."""
+def integer(config: Config, key: str, default: int | None = None, *, least: int = 1, most: int = MAX_SIZE) -> int:
+    """A whole number, positive unless `least` says otherwise; a missing or null key gives the default."""
     value = config.get(key)
     if value is None:
         value = default
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise refuse(key, value, f"an integer from 1 to {most}")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise refuse(key, value, f"an integer from {least} to {most}")
     return value
 
 
@@ -106,6 +106,11 @@ def experts(config: Config, count: int, chosen: int) -> tuple[int, int]:
     key = "num_experts" if config.get("num_experts") is not None else "num_local_experts"
     count = integer(config, key, count, most=65536)
     return count, integer(config, "num_experts_per_tok", chosen, most=count)
+
+
+def softcap(config: Config, key: str) -> float:
+    """Where a value is bent to, by `cap * tanh(value / cap)`; 0 where the config has none."""
+    return 0.0 if config.get(key) is None else number(config, key)
 
 
 def full_attention_only(config: Config, *, switch: bool = True) -> None:

@@ -1,6 +1,6 @@
 """Llama: RMS norm before each half, grouped-query attention with rotate-half rope, SwiGLU.
 
-Covers Llama 2 and 3.x, SmolLM2, and Mistral where no sliding window is in use. Names are the checkpoint's.
+Covers Llama 2 and 3.x, SmolLM2, and Mistral, whose older checkpoints have windows. Names are the checkpoint's.
 Source: Touvron et al. 2023, "Llama 2"; the `LlamaForCausalLM` checkpoint layout.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from octavo.models import fields, positions
 from octavo.models.fields import Config
+from octavo.models.windows import layer_windows, sliding_layers
 from octavo.nn import Attention, AttentionShape, Build, Embedding, GatedMLP, Head, RMSNorm
 from octavo.program.ir import View
 
@@ -31,7 +32,6 @@ class LlamaDecoderLayer:
 class LlamaForCausalLM:
     def __init__(self, b: Build, config: Config) -> None:
         fields.only(config, "hidden_act", "silu")
-        fields.full_attention_only(config)
         width = fields.integer(config, "hidden_size")
         vocab = fields.integer(config, "vocab_size")
         heads, kv_heads, head_dim = fields.heads(config, width)
@@ -44,13 +44,14 @@ class LlamaForCausalLM:
             bias=bias,
             out_bias=bias,
         )
-        count = fields.integer(config, "num_hidden_layers", most=4096)
-        group = b.builder.kv_group("full", layers=count, kv_heads=kv_heads, head_dim=head_dim)
+        sliding = sliding_layers(config)
+        places = b.builder.kv_layers(layer_windows(config, sliding), kv_heads=kv_heads, head_dim=head_dim)
         model = b.sub("model")
         self.builder = b.builder
         self.embed_tokens = Embedding(model.sub("embed_tokens"), vocab, width)
         self.layers = [
-            LlamaDecoderLayer(model.sub("layers").sub(i), config, shape, group=group, layer=i) for i in range(count)
+            LlamaDecoderLayer(model.sub("layers").sub(i), config, shape, group=group, layer=layer)
+            for i, (group, layer) in enumerate(places)
         ]
         self.norm = RMSNorm(model.sub("norm"), width, eps=fields.number(config, "rms_norm_eps", 1e-6))
         tied = self.embed_tokens if fields.flag(config, "tie_word_embeddings", False) else None

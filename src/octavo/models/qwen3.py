@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from octavo.models import fields, positions
 from octavo.models.fields import Config
+from octavo.models.windows import layer_windows, sliding_layers
 from octavo.nn import Attention, AttentionShape, Build, Embedding, GatedMLP, Head, QKNorm, RMSNorm
 from octavo.program.ir import View
 
@@ -30,7 +31,6 @@ class Qwen3ForCausalLM:
     def __init__(self, b: Build, config: Config) -> None:
         fields.only(config, "hidden_act", "silu")
         fields.unknown_bias(config, "mlp_bias")
-        fields.full_attention_only(config, switch=False)
         width = fields.integer(config, "hidden_size")
         vocab = fields.integer(config, "vocab_size")
         heads, kv_heads, head_dim = fields.heads(config, width)
@@ -44,13 +44,15 @@ class Qwen3ForCausalLM:
             out_bias=bias,
             qk_norm=QKNorm(fields.number(config, "rms_norm_eps", 1e-6)),
         )
-        count = fields.integer(config, "num_hidden_layers", most=4096)
-        group = b.builder.kv_group("full", layers=count, kv_heads=kv_heads, head_dim=head_dim)
+        first = fields.integer(config, "max_window_layers", 28, least=0)
+        sliding = sliding_layers(config, slides=lambda layer: layer >= first, switch=False)
+        places = b.builder.kv_layers(layer_windows(config, sliding), kv_heads=kv_heads, head_dim=head_dim)
         model = b.sub("model")
         self.builder = b.builder
         self.embed_tokens = Embedding(model.sub("embed_tokens"), vocab, width)
         self.layers = [
-            Qwen3DecoderLayer(model.sub("layers").sub(i), config, shape, group=group, layer=i) for i in range(count)
+            Qwen3DecoderLayer(model.sub("layers").sub(i), config, shape, group=group, layer=layer)
+            for i, (group, layer) in enumerate(places)
         ]
         self.norm = RMSNorm(model.sub("norm"), width, eps=fields.number(config, "rms_norm_eps", 1e-6))
         tied = self.embed_tokens if fields.flag(config, "tie_word_embeddings", False) else None

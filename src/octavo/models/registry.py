@@ -13,6 +13,8 @@ from octavo.program.ir import Program
 
 MODELS: dict[str, str] = {
     "GemmaForCausalLM": "octavo.models.gemma:GemmaForCausalLM",
+    "Gemma2ForCausalLM": "octavo.models.gemma2:Gemma2ForCausalLM",
+    "Gemma3ForCausalLM": "octavo.models.gemma3:Gemma3ForCausalLM",
     "GraniteForCausalLM": "octavo.models.granite:GraniteForCausalLM",
     "GraniteMoeForCausalLM": "octavo.models.granitemoe:GraniteMoeForCausalLM",
     "LlamaForCausalLM": "octavo.models.llama:LlamaForCausalLM",
@@ -28,6 +30,8 @@ MODELS: dict[str, str] = {
 }
 MODEL_TYPES: dict[str, str] = {
     "gemma": "GemmaForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
     "granite": "GraniteForCausalLM",
     "granitemoe": "GraniteMoeForCausalLM",
     "llama": "LlamaForCausalLM",

@@ -33,6 +33,8 @@ class AttentionShape(Struct, frozen=True, kw_only=True):
     out_bias: bool = False
     scale: float | None = None
     """Of the scores; None is head_dim ** -0.5."""
+    softcap: float = 0.0
+    """Scores become softcap * tanh(score / softcap); 0: they do not."""
     qk_norm: QKNorm | None = None
     fused: str | None = None
     """The one tensor that holds q, k and v, in checkpoints that join them."""
@@ -71,4 +73,5 @@ class Attention:
             q, k = builder.rope(q, shape.rope), builder.rope(k, shape.rope)
         builder.kv_write(k, v, group=group, layer=layer)
         scale = shape.head_dim**-0.5 if shape.scale is None else shape.scale
-        return self._out(builder.attend(q, group=group, layer=layer, scale=scale, name=self._name))
+        cap = shape.softcap
+        return self._out(builder.attend(q, group=group, layer=layer, scale=scale, softcap=cap, name=self._name))

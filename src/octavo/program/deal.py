@@ -4,7 +4,7 @@ A group has `places` for layers, the same number in every group; what the layers
 kind (all positions, or a window of W) fill groups one after the other:
 
     18 layers, every 6th sees all, the others 512   ->   3 places: full [5 11 17], and five windows [0 1 2] [3 4 6] …
-    10 that see all and 52 of 1,024                 ->   10 places: full, and six windows, the last with 8 padding places
+    10 that see all and 52 of 1,024                 ->   10 places: full, and six windows, the last with 2 layers
 
 More places mean more padding; fewer mean more groups, each with block tables of its own to keep and to send.
 """

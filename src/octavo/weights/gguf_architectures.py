@@ -37,6 +37,13 @@ i + head_dim / 2. Stem -> the config key that counts its heads."""
 
 
 QK_NORM = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
+SANDWICH = {
+    **MLP,
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+"""A feed-forward with norms on both sides, and one after attention."""
 FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """Read as configuration (gguf_rope.py)."""
 
@@ -86,6 +93,33 @@ def _gemma(meta: Metadata) -> dict[str, Any]:
     return {"hidden_act": "gelu_pytorch_tanh", "norm_offset": 0}
 
 
+def _gemma2(meta: Metadata) -> dict[str, Any]:
+    return {
+        **_gemma(meta),
+        "attn_logit_softcapping": meta.get(".attn_logit_softcapping", float, 50.0),
+        "final_logit_softcapping": meta.get(".final_logit_softcapping", float, 30.0),
+        "query_pre_attn_scalar": _query_scalar(meta, whole=46),
+        "sliding_window": meta.get(".attention.sliding_window", int, 4096),
+    }
+
+
+def _gemma3(meta: Metadata) -> dict[str, Any]:
+    return {
+        **_gemma(meta),
+        "final_logit_softcapping": meta.get(".final_logit_softcapping", float),
+        "query_pre_attn_scalar": _query_scalar(meta, whole=62),
+        "rope_theta": meta.get(".rope.freq_base", float, 1_000_000.0),
+        "rope_local_base_freq": meta.get(".rope.freq_base_swa", float, 10_000.0),
+    }
+
+
+def _query_scalar(meta: Metadata, *, whole: int) -> int:
+    """Files do not say it: the head's width, but in the 27B of either family (`whole` layers) the share of a head."""
+    if meta.size(".block_count") == whole:
+        return meta.size(".embedding_length") // meta.size(".attention.head_count")
+    return meta.size(".attention.key_length")
+
+
 def _granite(meta: Metadata) -> dict[str, Any]:
     return {
         "embedding_multiplier": meta.get(".embedding_scale", float, 1.0),
@@ -97,6 +131,8 @@ def _granite(meta: Metadata) -> dict[str, Any]:
 
 ARCHITECTURES: dict[str, Architecture] = {
     "gemma": Architecture(model_type="gemma", config=_gemma),
+    "gemma2": Architecture(model_type="gemma2", layer={**ATTENTION, **SANDWICH}, config=_gemma2),
+    "gemma3": Architecture(model_type="gemma3_text", layer={**ATTENTION, **QK_NORM, **SANDWICH}, config=_gemma3),
     "granite": Architecture(model_type="granite", neighbours=NEIGHBOURS, config=_granite),
     "llama": Architecture(model_type="llama", neighbours=NEIGHBOURS),
     "olmo2": Architecture(
