@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from octavo.facts import KVGroup, peak_blocks
 from octavo.program.cost import Cost, Step, op_cost, step_cost
 from octavo.program.executable import ExecutableSpec, PlacedBuffer
 from octavo.program.ir import Buffer, DeviceOp, Host, Op, Program, View, inner, writes
@@ -22,11 +23,11 @@ def explain(spec: ExecutableSpec, *, layers: int = 1, steps: Iterable[Step] | No
 def program_text(program: Program, *, layers: int = 1) -> str:
     """Meaning: ops over buffers, by segment."""
     kinds = [w.kind for w in program.weights.values()]
-    groups = ", ".join(f"{g.name}: {g.layers} layers of {g.kv_heads} x {g.head_dim}" for g in program.groups)
     lines = [
         f"Program {program.name}: {len(program.ops)} ops, {len(program.buffers)} buffers, "
         f"{kinds.count('linear')} matrices, {kinds.count('vec')} vectors, {kinds.count('table')} tables",
-        f"  vocabulary {program.vocab_size:,}, up to {program.max_len:,} positions; KV groups {groups}",
+        f"  vocabulary {program.vocab_size:,}, up to {program.max_len:,} positions",
+        *_groups(program),
     ]
     hidden = 0
     for segment in program.segments:
@@ -40,6 +41,22 @@ def program_text(program: Program, *, layers: int = 1) -> str:
         lines.append(f"  [{segment.name}]")
         lines += [f"    {_op(op, program.buffers)}" for op in program.ops[segment.first : segment.end]]
     return "\n".join(lines)
+
+
+def _groups(program: Program) -> list[str]:
+    """The KV groups; how they came about where there are several."""
+    lines = []
+    for g in program.groups:
+        padding = max(0, g.places - g.layers)
+        left = f", {padding} of {g.places} places padding" if padding else ""
+        lines.append(f"  KV group {g.name}: {g.layers} layers of {g.kv_heads} x {g.head_dim}{left}")
+    if len(program.groups) > 1:
+        padding = sum(max(0, g.places - g.layers) for g in program.groups)
+        lines.append(
+            f"  one pool: blocks of {program.groups[0].places} layers, chosen for the least padding ({padding} places) "
+            f"and groups ({len(program.groups)})"
+        )
+    return lines
 
 
 def executable_text(spec: ExecutableSpec, *, layers: int = 1) -> str:
@@ -82,10 +99,18 @@ def memory_text(spec: ExecutableSpec) -> str:
             f"  weights     {spec.weights_bytes / MB:10.1f} MB   ({by_format})",
             f"  activations {spec.arena_bytes / MB:10.1f} MB   (planned by lifetime; "
             f"{sum(b.size for b in spec.buffers) / MB:.1f} MB if nothing were shared)",
-            f"  KV          {block / MB:10.3f} MB a block of {spec.limits.block_size} positions, "
-            f"{block * 1024 / spec.limits.block_size / MB:.1f} MB per 1,024 positions ({spec.kv[0].dtype})",
+            f"  KV          {block / MB:10.3f} MB a block of {spec.limits.block_size} positions in one group, "
+            f"{_kv_at(spec, 1024) / MB:.1f} MB for 1,024 positions, {_kv_at(spec, 8192) / MB:.1f} MB for 8,192 "
+            f"({spec.kv[0].dtype})",
         ]
     )
+
+
+def _kv_at(spec: ExecutableSpec, positions: int) -> int:
+    """Bytes a sequence of this length holds while it decodes."""
+    size = spec.limits.block_size
+    groups = [KVGroup(name=g.name, kind="", layers=g.layers, window=g.window) for g in spec.kv]
+    return peak_blocks(groups, positions, block_size=size, chunk=1) * spec.block_bytes
 
 
 def cost_text(spec: ExecutableSpec, steps: Iterable[Step]) -> str:

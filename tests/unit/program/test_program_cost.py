@@ -79,3 +79,14 @@ def test_explain_shows_both_levels(spec: ExecutableSpec) -> None:
     assert text.count("… 2 more layers like it") == 2
     assert "[layers.2]" in explain(spec, layers=3)
     assert "mlp.act" in text
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 8, 100])
+@pytest.mark.parametrize(("tokens", "context"), [(1, 1), (1, 20), (7, 7), (7, 20), (20, 20)])
+def test_keys_seen_and_read_behind_a_window(window: int | None, tokens: int, context: int) -> None:
+    step = Step(2 * tokens, 2, 2, context)
+    seen = [
+        set(range(0 if window is None else max(0, p - window + 1), p + 1)) for p in range(context - tokens, context)
+    ]
+    assert step.visible(window) == 2 * sum(map(len, seen))
+    assert step.read(window) == 2 * len(set().union(*seen))

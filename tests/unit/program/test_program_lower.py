@@ -205,7 +205,7 @@ def test_the_head_can_run_again(checkpoint: TinyCheckpoint) -> None:
 def test_native_spec_is_flat_and_in_bounds(checkpoint: TinyCheckpoint) -> None:
     spec = lowered(checkpoint, backend="native")
     names = [w.weight.name for w in spec.weights]
-    flat = spec.native({n: 64 * i for i, n in enumerate(names)}, kv=[(0, 7)], arena=None)
+    flat = spec.native({n: 64 * i for i, n in enumerate(names)}, kv=(0, 7), arena=None)
     widths = {"view": 5}
     for op in flat["ops"]:
         assert len(op) == 1 + sum(widths.get(how, 1) for _, how in OPS[op[0]])
@@ -253,7 +253,7 @@ def test_host_ops_fill_the_gaps(checkpoint: TinyCheckpoint) -> None:
         f"{kind}: not in the native backend; the reference computes it (slow)" for kind in ("act", "norm")
     )
     assert all(not isinstance(spec.ops[p.first], Host) or p.host for p in spec.pieces())
-    flat = spec.native({w.weight.name: 0 for w in spec.weights}, kv=[(0, 2)], arena=None)
+    flat = spec.native({w.weight.name: 0 for w in spec.weights}, kv=(0, 2), arena=None)
     assert {op[0] for op in flat["ops"]}.isdisjoint({"act", "norm", "host"})
     assert max(end for _, end in flat["segments"].values()) == len(flat["ops"])
 

@@ -77,3 +77,15 @@ def test_a_plan_fits_or_is_refused(free: int, seqs: int, length: int | None) -> 
     assert 2 <= found.num_blocks <= free
     assert 0 < found.model_len <= found.longest
     assert found.model_len == length or length is None
+
+
+def test_windows_hold_less_and_a_longer_sequence_fits() -> None:
+    """One full group and five windows of 512, a block of 1 MiB each; at most 256 positions a step."""
+    sliding = tuple(KVGroup(name=f"w{i}", kind="sliding", layers=1, window=512) for i in range(5))
+    need = Need(weights=0, buffers=0, block=MIB, groups=FULL + sliding, model_len=8192)
+    machine = Machine(total=2**40, available=2**40)
+    most = (511 + 256 + 30) // 16
+    found = plan_memory(EngineArgs(model="m", num_kv_blocks=6 * 64 + 1), need, machine)
+    assert found.longest == found.model_len == (6 * 64 - 5 * most) * 16 > 64 * 16
+    whole = plan_memory(EngineArgs(model="m", max_num_seqs=1), need, machine)
+    assert whole.num_blocks - 1 == 8192 // 16 + 5 * most
