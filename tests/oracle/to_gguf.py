@@ -56,6 +56,10 @@ def _gemma3(writer: Any, config: Mapping[str, Any]) -> None:
     writer.add_sliding_window(config["sliding_window"])
 
 
+def _phi3(writer: Any, config: Mapping[str, Any]) -> None:
+    writer.add_sliding_window(config.get("sliding_window") or 0)
+
+
 FAMILIES: Mapping[str, Family] = {
     "llama": Family(neighbours=True),
     "granite": Family(neighbours=True, keys=_granite),
@@ -64,6 +68,7 @@ FAMILIES: Mapping[str, Family] = {
     "granitemoe": Family(neighbours=True, keys=_granite_experts),
     "olmoe": Family(keys=_experts),
     "qwen3moe": Family(keys=_experts),
+    "phi3": Family(keys=_phi3),
     "gemma2": Family(one_plus=True, keys=_gemma2),
     "gemma3": Family(one_plus=True, keys=_gemma3),
 }
