@@ -76,14 +76,16 @@ class TinyCheckpoint:
 
 
 class Sequence1:
-    """One sequence in slot 0, its blocks scattered by `seed`."""
+    """One sequence in slot 0, its blocks scattered by `seed`; all KV groups share the pool."""
 
     def __init__(self, executable: Any, *, seed: int = 0, num_blocks: int) -> None:
         """`executable`: the reference, or a backend with its surface."""
         self.executable = executable
-        table = executable.inputs["table"][0]
-        blocks = np.random.default_rng(seed).permutation(np.arange(1, num_blocks))[: table.shape[1]]
-        table[0, : len(blocks)] = blocks
+        tables = executable.inputs["table"]
+        order = np.random.default_rng(seed).permutation(np.arange(1, num_blocks))
+        for table, blocks in zip(tables, np.array_split(order, len(tables)), strict=True):
+            used = blocks[: table.shape[1]]
+            table[0, : len(used)] = used
         self.computed = 0
 
     def compute(self, ids: Sequence[int], *, rows: int, chunk: int) -> None:
@@ -105,7 +107,7 @@ def all_logits(
     spec: ExecutableSpec, weights: Mapping[str, NDArray[np.float32]], ids: Sequence[int], *, chunk: int, seed: int = 0
 ) -> NDArray[np.float32]:
     """Logits [len(ids), vocab], computed in chunks of `chunk`."""
-    blocks = spec.limits.max_blocks + 3
+    blocks = len(spec.kv) * (spec.limits.max_blocks + 3)
     executable = ReferenceExecutable(spec, weights, num_blocks=blocks)
     for cache in executable.kv:
         cache[...] = np.nan  # what nobody wrote must reach no answer

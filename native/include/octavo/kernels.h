@@ -59,9 +59,9 @@ constexpr std::int32_t kItemRows = 96;
 struct AttendOp {
     View q, out;
     KvLayer kv;
-    std::int32_t group;  // query heads per KV head
-    float scale;         // times log2 e; with a cap divided by it instead
-    float cap;           // times log2 e: scores become tanh(s / cap) * cap; 0: none
+    std::int32_t group;   // query heads per KV head
+    float scale;          // times log2 e; with a cap divided by it instead
+    float cap;            // times log2 e: scores become tanh(s / cap) * cap; 0: none
     std::int32_t window;  // a position sees itself and the window - 1 before it; 0: all before it
     std::int32_t max_blocks;
     const std::int32_t* table;  // [B][max_blocks]

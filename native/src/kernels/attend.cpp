@@ -143,8 +143,7 @@ void softmax_window_row(const Item& c, std::int32_t r, int first, int visible) {
     f32x16 sum = zero_f32();
     for (int g = begin; g < groups; g++) {
         const bool here = any && g * 16 < visible && g * 16 + 16 > first;
-        const f32x16 e =
-            here ? seen(g, exp2_nonpositive(sub(load(s + g * 16), mv)), zero_f32()) : zero_f32();
+        const f32x16 e = here ? seen(g, exp2_nonpositive(sub(load(s + g * 16), mv)), zero_f32()) : zero_f32();
         sum = add(sum, e);
         if constexpr (keeps_pairs<kBf16, kDirect>()) {
             store_bf16(c.mem.p + r * kTileKeys + g * 16, e);

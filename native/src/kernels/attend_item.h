@@ -1,5 +1,5 @@
-// What the steps of one attention item share: its memory, the tile at hand, and how q, K and V get there. For attend.cpp
-// only.
+// What the steps of one attention item share: its memory, the tile at hand, and how q, K and V get there. For
+// attend.cpp only.
 #pragma once
 #include "attend_chain.h"
 #include "rows.h"

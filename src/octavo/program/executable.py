@@ -135,8 +135,8 @@ class ExecutableSpec(Struct, frozen=True):
 
     @property
     def block_bytes(self) -> int:
-        """One block, of whichever group."""
-        return self.kv[0].block_bytes
+        """One block, of whichever group; 0 for a Program without attention."""
+        return self.kv[0].block_bytes if self.kv else 0
 
     def ropes(self) -> list[str]:
         """For the log: rope factors that the longest sequence fixes (invariance: they depend on nothing else)."""
