@@ -8,6 +8,7 @@ import pytest
 
 from octavo.errors import ModelError
 from octavo.models.registry import MODEL_TYPES, MODELS, architecture, build_program
+from octavo.program.ir import Attend
 from tests.tiny import LLAMA3_ROPE, VARIANTS, tiny_config
 
 
@@ -58,9 +59,10 @@ def test_model_type_stands_in_for_architectures() -> None:
         ("llama", {"architectures": ["GPT2LMHeadModel"]}, ["architecture", "GPT2LMHeadModel", "LlamaForCausalLM"]),
         ("llama", {"architectures": ["Qwen2_5ForCausalLM"]}, ["did you mean Qwen2ForCausalLM?"]),
         ("llama", {"architectures": None, "model_type": "lama"}, ["model_type", "'lama'", "did you mean llama?"]),
-        ("mistral", {"sliding_window": 4096}, ["sliding_window", "4096", "null"]),
-        ("qwen2", {"use_sliding_window": True, "sliding_window": 64}, ["sliding_window", "64", "null"]),
-        ("qwen2", {"layer_types": ["full_attention", "sliding_attention"]}, ["layer_types", "sliding_attention"]),
+        ("mistral", {"sliding_window": 0}, ["sliding_window", "0", "1 to"]),
+        ("qwen2", {"layer_types": ["full_attention", "sliding_attention"]}, ["layer_types", "2 of them"]),
+        ("qwen2", {"layer_types": ["full_attention", "chunked", "chunked"]}, ["layer_types", "chunked"]),
+        ("qwen2", {"layer_types": ["sliding_attention"] * 3}, ["sliding_window", "None"]),
         ("llama", {"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, ["rope_parameters.full_attention"]),
         ("qwen2", {"mlp_bias": True}, ["mlp_bias", "no such bias"]),
         ("llama", {"hidden_act": "gelu"}, ["hidden_act", "gelu", "silu"]),
@@ -98,3 +100,21 @@ def test_both_spellings_of_rope_agree() -> None:
     assert tables == [w.table for w in new.weights.values() if w.kind == "table"]
     assert tables[0] is not None
     assert tables[0][0].scaling is not None
+
+
+@pytest.mark.parametrize(
+    ("family", "overrides", "windows"),
+    [
+        ("mistral", {"sliding_window": 64}, [64, 64, 64]),
+        ("mistral", {"sliding_window": None}, [None, None, None]),
+        ("mistral", {"sliding_window": 1 << 20}, [None, None, None]),
+        ("qwen2", {"sliding_window": 64}, [None, None, None]),
+        ("qwen2", {"sliding_window": 64, "use_sliding_window": True, "max_window_layers": 1}, [None, 64, 64]),
+        ("qwen2", {"sliding_window": 64, "layer_types": ["full_attention", "sliding_attention", "full_attention"]},
+         [None, 64, None]),
+    ],
+)  # fmt: skip
+def test_windows_of_layers(family: str, overrides: dict[str, Any], windows: list[int | None]) -> None:
+    program = build_program(tiny_config(family, **overrides))
+    ops = [op for op in program.ops if isinstance(op, Attend)]
+    assert [program.groups[op.group].window for op in ops] == windows
