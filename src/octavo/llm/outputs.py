@@ -36,7 +36,8 @@ class SeqState:
         self.finish: FinishReason | None = None
         self.stop_reason: int | str | None = None
         self.error: str | None = None
-        self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens)
+        after_text = any(i not in tokenizer.special_ids for i in request.prompt_ids)
+        self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens, continues=after_text)
         self._stop = StopChecker(params.stop, include=params.include_stop_str_in_output) if params.stop else None
         self._taken_text = self._taken_ids = 0
 

@@ -12,16 +12,17 @@ class Detokenizer:
     """Decodes one sequence as it grows. O(1) a token: at most three bytes of an unfinished character are held back.
 
     The concatenation of everything returned equals `tokenizer.decode` of all ids, and U+FFFD appears only where the
-    model produced bytes that are not UTF-8.
+    model produced bytes that are not UTF-8. A text that `continues` another keeps the space it begins with, which at
+    the start of a text some tokenizers put there themselves: prompt and answer together are the decoded whole.
     """
 
     __slots__ = ("_decoder", "_skip", "_strip", "_tokenizer")
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True, continues: bool = False) -> None:
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._skip = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
-        self._strip = tokenizer.strip_start
+        self._strip = tokenizer.strip_start and not continues
 
     def add(self, ids: Iterable[int]) -> str:
         """The text that `ids` complete."""

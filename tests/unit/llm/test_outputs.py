@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 
+from octavo.config.resolve import EngineConfig
 from octavo.engine.messages import EngineStats, Outputs
 from octavo.errors import EngineDead, InvalidRequest
+from octavo.facts import Facts
 from octavo.llm.intake import Intake
 from octavo.llm.outputs import OutputProcessor, RequestState
 from octavo.obs.metrics import Metrics
 from octavo.sched.refused import Refused
+from octavo.text.tokenizer import Tokenizer
 from octavo.types import FinishReason, Logprob, SamplingParams, SeqOutput, TokenLogprobs
+from tests.unit.text.conftest import metaspace_json
 
 STATS: Any = None  # no test here looks at the snapshot
 
@@ -46,6 +50,18 @@ def front(intake: Intake) -> Front:
 
 def ids(text: str) -> list[int]:
     return list(text.encode())
+
+
+def test_a_leading_space_is_part_of_the_answer(facts: Facts, config: EngineConfig) -> None:
+    """SentencePiece: after a prompt ▁a is " a", as the first text of all it is "a"."""
+    tokenizer = Tokenizer.from_json(metaspace_json(), {"bos_token": "<s>"})
+    front = Front(Intake(tokenizer=tokenizer, facts=facts, config=config))
+    space_a = tokenizer.token_id("▁a")
+    assert space_a is not None
+    for prompt, want in (("ab", " a"), ("", "a")):
+        state = front.open(SamplingParams(), prompt)
+        front.push(SeqOutput(state.seqs[0].seq_id, [space_a], FinishReason.LENGTH))
+        assert state.take().outputs[0].text == want
 
 
 def test_text_grows_by_deltas(front: Front) -> None:

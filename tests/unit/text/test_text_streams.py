@@ -44,6 +44,16 @@ def test_deltas_add_up_for_any_ids(tiny: Tokenizer, metaspace: Tokenizer, data: 
     assert detokenizer.add(ids[:cut]) + detokenizer.add(ids[cut:]) + detokenizer.finish() == whole
 
 
+def test_an_answer_continues_its_prompt(metaspace: Tokenizer) -> None:
+    """▁a after a prompt is a space and an a; at the start of a text the space is the tokenizer's own."""
+    prompt, whole = metaspace.encode("ab"), metaspace.encode("ab a é")
+    assert whole[: len(prompt)] == prompt
+    for cut in range(len(prompt), len(whole)):
+        detokenizer = Detokenizer(metaspace, continues=True)
+        text = detokenizer.add(whole[len(prompt) : cut]) + detokenizer.add(whole[cut:]) + detokenizer.finish()
+        assert metaspace.decode(prompt) + text == "ab a é"
+
+
 def test_broken_bytes_show_once_they_are_certain(tiny: Tokenizer) -> None:
     euro = [tiny.encode("€")[i] for i in (0, 1)]  # two of three bytes
     assert stream(tiny, euro) == ["", "", "\ufffd"]
