@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
+GEMMA = "gemma-3-270m-base-q4_k_m.gguf"
 SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def gemma() -> Path:
+    """Path of Gemma 3 270M's Q4_K_M file."""
+    path = Path(os.environ.get("OCTAVO_TEST_MODELS") or ".") / GEMMA
+    if not path.exists():
+        pytest.skip(f"{GEMMA} is not in OCTAVO_TEST_MODELS")
+    return path
 
 
 def smollm2() -> Path:

@@ -58,9 +58,11 @@ def native(request: pytest.FixtureRequest) -> Iterator[tuple[str, Start]]:
     backend.close()
 
 
-def reproduce(executable: Any, prompt: dict[str, Any], steps: int, *, tolerance: float) -> None:
+def reproduce(
+    executable: Any, prompt: dict[str, Any], steps: int, *, tolerance: float, num_blocks: int = BLOCKS
+) -> None:
     """Greedy steps; the oracle's own ids are fed, so one near-tie does not end the comparison."""
-    sequence = Sequence1(executable, num_blocks=BLOCKS)
+    sequence = Sequence1(executable, num_blocks=num_blocks)
     ids = prompt["prompt_ids"]
     for step, expected in enumerate(prompt["greedy_ids"][:steps]):
         sequence.compute(ids, rows=1, chunk=256)
@@ -74,9 +76,9 @@ def reproduce(executable: Any, prompt: dict[str, Any], steps: int, *, tolerance:
         ids = [expected]
 
 
-def mean_nll(executable: Any, ids: list[int]) -> float:
+def mean_nll(executable: Any, ids: list[int], *, num_blocks: int = BLOCKS) -> float:
     """Of ids[1:], given what comes before each."""
-    sequence = Sequence1(executable, num_blocks=BLOCKS)
+    sequence = Sequence1(executable, num_blocks=num_blocks)
     total = 0.0
     for first in range(0, len(ids) - 1, 256):
         piece = ids[first : min(first + 256, len(ids) - 1)]
