@@ -21,6 +21,9 @@ from octavo.errors import EngineDead, InvalidRequest, OctavoError, QueueFull
 if TYPE_CHECKING:
     from octavo.llm import AsyncLLM
 
+RENDERING = ("add_generation_prompt", "continue_final_message", "tools")
+"""Fields of a line that are for the chat template."""
+
 
 class Job(NamedTuple):
     input: str
@@ -174,6 +177,16 @@ def _body(fields: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in body.items() if k not in ("model", "stream")}
 
 
+def _rendering(fields: dict[str, Any]) -> dict[str, Any]:
+    """Takes out of a line what is for the chat template."""
+    kwargs = fields.pop("chat_template_kwargs", None) or {}
+    if not isinstance(kwargs, dict) or not all(isinstance(name, str) and name not in RENDERING for name in kwargs):
+        raise InvalidRequest.field("chat_template_kwargs", kwargs, "an object with the template's own names")
+    asked = {name: fields.pop(name) for name in RENDERING if name in fields}
+    opens = {"add_generation_prompt": False} if asked.get("continue_final_message") is True else {}
+    return {**kwargs, **opens, **asked}
+
+
 async def _generate(llm: AsyncLLM, job: Job, fields: dict[str, Any]) -> dict[str, Any]:
     prompt, messages = fields.pop("prompt", None), fields.pop("messages", None)
     if (prompt is None) == (messages is None):
@@ -182,7 +195,7 @@ async def _generate(llm: AsyncLLM, job: Job, fields: dict[str, Any]) -> dict[str
     if messages is not None:
         if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
             raise InvalidRequest.field("messages", messages, "a list of objects with role and content")
-        ids = llm.render_chat(messages)
+        ids = llm.render_chat(messages, **_rendering(fields))
     elif isinstance(prompt, str):
         ids = prompt_of(llm, prompt, raw=job.raw, system=job.system)
     elif isinstance(prompt, list) and all(isinstance(t, int) and not isinstance(t, bool) for t in prompt):

@@ -56,6 +56,12 @@ class Ask:
                 "continue_final_message: got true beside add_generation_prompt, allowed: one of them",
                 param="continue_final_message",
             )
+        for field in ("add_generation_prompt", "continue_final_message"):
+            if not isinstance(getattr(self, field), bool):
+                raise InvalidRequest.field(field, getattr(self, field), "true or false")
+        tools = self.tools if self.tools is not None else ()
+        if not isinstance(tools, list | tuple) or not all(isinstance(tool, Mapping) for tool in tools):
+            raise InvalidRequest.field("tools", type(tools).__name__, "a list of objects, JSON schemas of functions")
         for name in self.kwargs or ():
             if not isinstance(name, str) or RESERVED.fullmatch(name) or not name.isidentifier():
                 allowed = "names the template defines itself for callers"

@@ -29,8 +29,10 @@ class Engine:
         self.params: list[SamplingParams] = []
         self.answered = 0
         self.full = 0
+        self.asked: list[dict[str, Any]] = []
 
-    def render_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+    def render_chat(self, messages: Sequence[dict[str, Any]], **asked: Any) -> list[int]:
+        self.asked.append(asked)
         if "content" not in messages[-1]:
             raise InvalidRequest("content is missing", param="messages")
         return [ord(c) for c in messages[-1]["content"]]
@@ -110,6 +112,17 @@ def test_every_kind_of_line(tmp_path: Path, llm: Engine) -> None:
     assert code == OK
     assert [r["text"] for r in records(out)] == ["A", "B", ["C", "C"], "D", "FULL"]
     assert records(out)[3]["id"] == "z"
+
+
+def test_what_is_for_the_template(tmp_path: Path, llm: Engine) -> None:
+    out, messages = tmp_path / "out", [{"role": "user", "content": "c"}]
+    asked = {"tools": [{"type": "function"}], "chat_template_kwargs": {"enable_thinking": False}}
+    bad = {"messages": messages, "chat_template_kwargs": {"tools": []}}
+    lines = [{"messages": messages, **asked}, {"messages": messages, "continue_final_message": True}, bad]
+    assert answer(tmp_path / "in", out, *lines, seqs=1) == SOME_FAILED
+    assert {"enable_thinking": False, "tools": [{"type": "function"}]} in llm.asked
+    assert {"add_generation_prompt": False, "continue_final_message": True} in llm.asked
+    assert "chat_template_kwargs" in json.dumps(records(out)[2])
 
 
 def test_errors_stay_in_their_line(tmp_path: Path, llm: Engine) -> None:

@@ -307,6 +307,13 @@ def test_final_message_goes_on(tiny: Tokenizer) -> None:
         ChatTemplate("{{ messages[0].content }}", tokenizer=tiny).encode(messages, **ask)
 
 
+@pytest.mark.parametrize("ask", [{"tools": "x"}, {"tools": [1]}, {"tools": {"a": 1}}, {"add_generation_prompt": 1}])
+def test_bad_asks(ask: dict[str, Any], tiny: Tokenizer) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        ChatTemplate(CHATML, tokenizer=tiny).encode(user("x"), **ask)
+    assert caught.value.param in ask
+
+
 def test_messages_as_templates_want_them(tiny: Tokenizer) -> None:
     template = ChatTemplate("{{ messages | tojson }}", tokenizer=tiny)
     call = {"function": {"name": "f", "arguments": '{"a": "é"}'}}
