@@ -71,6 +71,23 @@ def test_numbers_and_flags(llama2: Tokenizer) -> None:
     assert bare.encode("ab c") == by_the_book("ab c", prefix=False) and bare.decode(bare.encode(" ab")) == " ab"
 
 
+def test_phi3_takes_white_space_behind_its_tokens() -> None:
+    """Its template writes a line end behind each, its tokenizer drops them; GGUF does not say so."""
+    names = ["<|endoftext|>", "<|assistant|>", "<|system|>", "<|end|>", "<|user|>"]
+    keys = metadata(**{"tokenizer.ggml.add_space_prefix": False})
+    keys["tokenizer.ggml.tokens"] = [*keys["tokenizer.ggml.tokens"], *names]
+    keys["tokenizer.ggml.token_type"] = [*keys["tokenizer.ggml.token_type"], *[3] * 5]
+    keys["tokenizer.ggml.scores"] = [*keys["tokenizer.ggml.scores"], *[0.0] * 5]
+    phi3 = Tokenizer.from_gguf(keys)
+    end_of_text, assistant, _, end, user = (phi3.token_id(name) for name in names)
+    source = "<|user|>\n{{ messages[0].content }}<|end|>\n<|assistant|>\n"
+    want = [1, user, *phi3.encode("ab", add_bos=False), end, assistant]
+    assert ChatTemplate(source, tokenizer=phi3).encode([{"role": "user", "content": "ab"}]) == want
+    assert phi3.encode("<|user|>\nab<|end|>\n<|assistant|>\n", parse_special=True) == want
+    kept = phi3.encode("<|endoftext|>\n", add_bos=False, parse_special=True)
+    assert kept[0] == end_of_text and len(kept) == 2
+
+
 def test_control_text_is_plain(llama2: Tokenizer) -> None:
     text = "a</s>b[INST]<s>"
     assert llama2.special_ids.isdisjoint(llama2.encode(text, add_bos=False))

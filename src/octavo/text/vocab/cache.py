@@ -1,7 +1,7 @@
 """Built tokenizers kept in the user's cache: joining scores into merges takes seconds for 262,144 pieces, reading a
 built tokenizer back takes one.
 
-    <user cache>/octavo/tokenizers/<key>.tok     "octavo tokenizer 1\\n" | blake2b-128 of what follows | JSON
+    <user cache>/octavo/tokenizers/<key>.tok     "octavo tokenizer 2\\n" | blake2b-128 of what follows | JSON
 
 The key holds the vocabulary's identity and the version of the `tokenizers` package. A file is written beside its place
 and moved there, so readers see all of it or none; one that does not match its digest is built anew. The least recently
@@ -19,7 +19,8 @@ from octavo.obs.log import get_logger
 
 log = get_logger(__name__)
 
-MAGIC = b"octavo tokenizer 1\n"
+MAGIC = b"octavo tokenizer 2\n"
+"""The number rises when the same vocabulary comes out different: files of before are built anew."""
 DIGEST = 16
 MAX_BYTES = 128_000_000
 """Of all kept tokenizers together; the largest vocabularies take 12 MB."""

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
 
 
+PHI3 = frozenset(("<|system|>", "<|user|>", "<|assistant|>", "<|end|>"))
+"""By these a SentencePiece vocabulary is known as Phi-3's, whose control tokens take the white space behind them, so
+that the line ends of its template are no tokens. GGUF does not keep that. Source: its tokenizer.json."""
+KEEPING = frozenset(("<s>", "<unk>", "<|endoftext|>"))
+"""The ones that do not."""
+
+
 def merges(tokens: Sequence[str], scores: Sequence[float], types: Sequence[int]) -> list[tuple[str, str]]:
     """Pairs in the order in which they join."""
     ids = {token: i for i, token in enumerate(tokens) if types[i] == NORMAL}
@@ -52,7 +59,8 @@ def build_bpe(meta: Metadata) -> Backend:
         raise ModelError(f"tokenizer.ggml.tokens: {error}") from None
     backend = Backend(model)
     _install(meta, backend)
-    add_tokens(backend, tokens, types)
+    phi3 = {tokens[i] for i, kind in enumerate(types) if kind == CONTROL} >= PHI3
+    add_tokens(backend, tokens, types, rstrip=lambda text: phi3 and text not in KEEPING)
     return backend
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -36,15 +36,22 @@ class Vocabulary:
     """More tokens under the names that templates know them by: pad_token, unk_token, ..."""
 
 
-def add_tokens(backend: Backend, tokens: Sequence[str], types: Sequence[object]) -> None:
-    """Control and user-defined tokens are matched before anything else. They are in the vocabulary: ids stay."""
+def add_tokens(
+    backend: Backend,
+    tokens: Sequence[str],
+    types: Sequence[object],
+    *,
+    rstrip: Callable[[str], bool] = lambda text: False,
+) -> None:
+    """Control and user-defined tokens are matched before anything else. They are in the vocabulary: ids stay. `rstrip`:
+    whether a control token takes the white space behind it."""
     from tokenizers import AddedToken
 
     special: list[AddedToken | str] = []
     plain: list[AddedToken | str] = []
     for text, kind in zip(tokens, types, strict=False):
         if kind in (UNKNOWN, CONTROL):
-            special.append(AddedToken(text, special=True, normalized=False))
+            special.append(AddedToken(text, special=True, normalized=False, rstrip=rstrip(text)))
         elif kind == USER_DEFINED:
             plain.append(AddedToken(text, normalized=False))
     backend.add_special_tokens(special)
