@@ -94,8 +94,10 @@ class DoesNotFit(ConfigError):
 class MissingExtra(ConfigError):
     """A command needs packages that come with an extra."""
 
-    def __init__(self, command: str, *, package: str, extra: str) -> None:
-        super().__init__(f"{command} needs {package}, which is not installed: pip install 'octavo[{extra}]'")
+    @classmethod
+    def needed_by(cls, command: str, *, package: str, extra: str) -> MissingExtra:
+        """Says how to install it."""
+        return cls(f"{command} needs {package}, which is not installed: pip install 'octavo[{extra}]'")
 
 
 class ModelError(OctavoError):

@@ -56,7 +56,8 @@ public:
     float* logits(std::int64_t row);
     const std::vector<std::int32_t>& row_seq() const { return row_seq_; }
 
-    // CPU seconds thread 0 spent in each stage (waiting included) since profile(true), with the ops it covers.
+    // Wall seconds from thread 0 beginning each stage until all threads ended it, since profile(true), with the ops it
+    // covers.
     struct Timing {
         std::string ops;
         double seconds;

@@ -22,7 +22,7 @@ from octavo.errors import EngineDead, InvalidRequest, MissingExtra, OctavoError
 try:
     import aiohttp
 except ImportError:
-    raise MissingExtra("octavo bench serve", package="aiohttp", extra="bench") from None
+    raise MissingExtra.needed_by("octavo bench serve", package="aiohttp", extra="bench") from None
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 

@@ -6,6 +6,7 @@ import importlib
 from typing import NamedTuple
 
 from octavo.cli.bench_data import DatasetFlags, ResultFlags
+from octavo.cli.bench_native import KernelFlags, StepFlags
 from octavo.cli.bench_offline import LatencyFlags
 from octavo.cli.bench_serve import LoadFlags
 from octavo.cli.errors import OK, USAGE, UsageError
@@ -29,12 +30,16 @@ BENCHES = {
         "octavo.cli.bench_offline", "THROUGHPUT", "MODEL", "answer many prompts in process, as fast as it goes"
     ),
     "latency": Bench("octavo.cli.bench_offline", "LATENCY", "MODEL", "answer one batch in process, again and again"),
+    "kernels": Bench(
+        "octavo.cli.bench_native", "KERNELS", "MODEL", "the machine's limits, and every op's share of them"
+    ),
+    "step": Bench("octavo.cli.bench_native", "STEP", "MODEL", "split steps: ops, gaps, sampling, Python, front end"),
 }
 
 SPEC = Spec(
     "bench",
     "Measure a server or an engine.",
-    (LoadFlags, DatasetFlags, LatencyFlags, ResultFlags, EngineArgs),
+    (LoadFlags, DatasetFlags, LatencyFlags, KernelFlags, StepFlags, ResultFlags, EngineArgs),
     (Positional("model", required=False),),
 )
 """All benches together, for completion and settings; each has a line of its own."""

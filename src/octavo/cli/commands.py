@@ -24,7 +24,7 @@ COMMANDS: dict[str, Command] = {
     "rm": Command("octavo.cli.remove", "MODEL", "delete a model that was fetched"),
     "explain": Command("octavo.cli.explain", "MODEL", "print a model's program, memory and cost of a step"),
     "eval": Command("octavo.cli.evaluate", "perplexity MODEL FILE...", "measure a model on text files"),
-    "bench": Command("octavo.cli.bench", "serve|throughput|latency ...", "measure a server or an engine"),
+    "bench": Command("octavo.cli.bench", "serve|kernels|...", "measure a server, an engine, its kernels, its steps"),
     "quantize": Command("octavo.cli.quantize", "MODEL OUT", "write a model packed for the kernels, in 4 or 8 bits"),
     "version": Command("octavo.cli.version", "", "print versions, CPU, instruction set and threads"),
 }
