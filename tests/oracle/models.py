@@ -66,9 +66,8 @@ def rounded(model: Any, form: str) -> Any:
     model = copy.deepcopy(model)
     with torch.no_grad():
         for name, value in model.named_parameters():
-            if value.dim() >= 2 and not name.endswith(
-                (".gate.weight", ".router.weight")
-            ):  # llama.cpp keeps routers in float32
+            router = name.endswith((".gate.weight", ".router.weight"))  # llama.cpp keeps these in float32
+            if value.dim() >= 2 and not router:
                 stored = gguf.quantize(value.numpy(), kind)
                 value.copy_(torch.from_numpy(gguf.dequantize(stored, kind)))
     return model
