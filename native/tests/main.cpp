@@ -1,5 +1,6 @@
-// The op tests in C++, for sanitizers, qemu and cross builds: a small transformer layer with awkward sizes, run whole,
-// in chunks, on one thread and three, on every variant that this CPU has. Everything must give scalar's bits.
+// The op tests in C++, for sanitizers, qemu and cross builds: a small transformer layer with awkward sizes, its
+// feed-forward once dense and once a mixture of experts, run whole, in chunks, on one thread and three, on every variant
+// that this CPU has. Everything must give scalar's bits.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -39,7 +40,7 @@ struct Sizes {
     std::int64_t hidden, inner, heads, kv_heads, dim, block;
 };
 
-constexpr std::int64_t kVocab = 300, kMaxLen = 700, kBlocks = 120;
+constexpr std::int64_t kVocab = 300, kMaxLen = 700, kBlocks = 120, kExperts = 5, kChosen = 2;
 
 // One layer over arenas of its own.
 class Model {
@@ -62,6 +63,12 @@ public:
         const double cos = vec(kMaxLen * z.dim / 2), sin = vec(kMaxLen * z.dim / 2);
         const double wqkv = matrix(qkv, z.hidden), wo = matrix(z.hidden, z.heads * z.dim),
                      wgu = matrix(2 * z.inner, z.hidden), wd = matrix(z.hidden, z.inner);
+        const int scores = buffer(Dtype::f32, kExperts, 'T'), ids = buffer(Dtype::i32, kChosen, 'T'),
+                  weights = buffer(Dtype::f32, kChosen, 'T'), sum = buffer(Dtype::f32, z.hidden, 'T');
+        const int eg = buffer(Dtype::f32, 2 * z.inner, 'T', kChosen), eu = buffer(rows, z.inner, 'T', kChosen),
+                  ed = buffer(Dtype::f32, z.hidden, 'T', kChosen);
+        const double router = matrix(kExperts, z.hidden), experts_in = matrix(2 * z.inner, z.hidden, kExperts),
+                     experts_out = matrix(z.hidden, z.inner, kExperts);
         const double dim = double(z.dim), heads = double(z.heads), kvh = double(z.kv_heads), k_at = heads * dim,
                      v_at = k_at + kvh * dim;
         auto whole = [&](int b) {
@@ -82,11 +89,19 @@ public:
         op("linear", {{double(n)}, whole(g), {wgu, -1, 0, 1}});
         op("act", {part(g, 0, 1, double(z.inner)), part(g, double(z.inner), 1, double(z.inner)), whole(u), {2}});
         op("linear", {{double(u)}, whole(h), {wd, -1, 1, 0.7}});
+        op("norm", {whole(h), whole(n), {one, 1e-5, 0}});
+        op("linear", {{double(n)}, whole(scores), {router, -1, 0, 1}});
+        op("route", {whole(scores), {double(ids), double(weights), 1, 1.5}});
+        op("expert_linear", {{double(n), double(ids), double(eg), experts_in, kExperts}});
+        op("act", {part(eg, 0, 1, double(z.inner)), part(eg, double(z.inner), 1, double(z.inner)), whole(eu), {0}});
+        op("expert_linear", {{double(eu), double(ids), double(ed), experts_out, kExperts}});
+        op("combine", {whole(ed), {double(weights)}, whole(sum)});
+        op("add", {whole(h), whole(sum), whole(h), {1}});
         op("gather", {{double(h), double(last)}});
         op("norm", {whole(last), whole(normed), {one, 1e-5, 0}});
         op("head", {{double(normed), double(logits), e}});
         op("scale", {whole(logits), whole(logits), {0.5, 30}});
-        spec_.segments = {{"embed", {0, 1}}, {"layers", {1, 11}}, {"head", {11, 15}}};
+        spec_.segments = {{"embed", {0, 1}}, {"layers", {1, 19}}, {"head", {19, 23}}};
         spec_.limits = {kMaxLen, 4, 2, (kMaxLen + z.block - 1) / z.block, kMaxLen};
         spec_.vocab = kVocab;
         spec_.kv = {
@@ -127,10 +142,10 @@ public:
     }
 
 private:
-    int buffer(Dtype dtype, std::int64_t width, char rows) {
-        spec_.buffers.push_back({dtype, width, rows, at_});
-        at_ +=
-            static_cast<std::int64_t>(row_bytes(dtype, static_cast<std::size_t>(width))) * (rows == 'T' ? kMaxLen : 4);
+    int buffer(Dtype dtype, std::int64_t width, char rows, std::int64_t times = 1) {
+        spec_.buffers.push_back({dtype, width, rows, at_, times});
+        at_ += static_cast<std::int64_t>(row_bytes(dtype, static_cast<std::size_t>(width))) * times *
+               (rows == 'T' ? kMaxLen : 4);
         return static_cast<int>(spec_.buffers.size()) - 1;
     }
     double vec(std::int64_t n) {
@@ -140,15 +155,19 @@ private:
         spec_.weights.push_back({"vec", n, 1, reinterpret_cast<std::uintptr_t>(p)});
         return double(spec_.weights.size() - 1);
     }
-    double matrix(std::int64_t n, std::int64_t k) {
+    double matrix(std::int64_t n, std::int64_t k, std::int64_t experts = 1) {
         WeightFormat format = WeightFormat::f32;
         find_format(z_.format, &format);
         std::vector<float> source(static_cast<std::size_t>(n * k));
-        for (float& x : source) x = random_();
-        arenas_.push_back(std::make_unique<Arena>(
-            packed_bytes(format, static_cast<std::size_t>(n), static_cast<std::size_t>(k)), false));
+        const std::size_t size = packed_bytes(format, static_cast<std::size_t>(n), static_cast<std::size_t>(k));
+        arenas_.push_back(std::make_unique<Arena>(size * static_cast<std::size_t>(experts), false));
         std::uint8_t* p = arenas_.back()->data();
-        pack({format, SourceFormat::f32, n, k, reinterpret_cast<const std::uint8_t*>(source.data()), p, 0, n}, 1);
+        for (std::int64_t e = 0; e < experts; e++) {
+            for (float& x : source) x = random_();
+            pack({format, SourceFormat::f32, n, k, reinterpret_cast<const std::uint8_t*>(source.data()),
+                  p + static_cast<std::size_t>(e) * size, 0, n},
+                 1);
+        }
         spec_.weights.push_back({z_.format, n, k, reinterpret_cast<std::uintptr_t>(p)});
         return double(spec_.weights.size() - 1);
     }

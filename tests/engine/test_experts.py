@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from octavo import LLM, SamplingParams
+from octavo.runner.pack_directory import pack_directory
 from tests.tiny import dense_logits, write_tiny
 
 pytest.importorskip("octavo._native", reason="the native module is not built")
@@ -53,6 +54,12 @@ def test_company_changes_no_bit(directory: Path, formats: dict[str, Any]) -> Non
     ]
     for how in schedules:
         assert answers(directory, **formats, **how) == alone, how
+
+
+def test_a_packed_directory_says_the_same(directory: Path, tmp_path: Path) -> None:
+    """`octavo quantize`: all experts of a layer are one packed tensor."""
+    pack_directory(directory, tmp_path, quantization="int4")
+    assert answers(tmp_path) == answers(directory, quantization="int4")
 
 
 def test_greedy_is_the_dense_truth(directory: Path) -> None:

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.ops.linear_cases import packed, rows_for
+from tests.ops.linear_cases import FORMATS, packed, rows_for, source_of
 from tests.ops.native_net import ISAS, Net, native
 
-FORMATS = [("f32", 40), ("bf16", 33), ("int8", 64), ("int4", 96), ("int4m", 64)]
+WIDTHS = {"f32": 40, "bf16": 33}
+CASES = [(fmt, WIDTHS.get(fmt, 64 if source_of(fmt, 64) else 256)) for fmt in FORMATS]
 """Execution format and the width it is tried with."""
 
 
@@ -110,7 +111,7 @@ def random_ids(rng: np.random.Generator, tokens: int, experts: int, k: int) -> N
     return np.argsort(rng.random((tokens, experts)), axis=1)[:, :k]
 
 
-@pytest.mark.parametrize(("fmt", "width"), FORMATS)
+@pytest.mark.parametrize(("fmt", "width"), CASES)
 @pytest.mark.parametrize(
     ("experts", "k", "tokens", "n", "per_token"),
     [(2, 1, 1, 16, True), (4, 2, 7, 20, True), (8, 2, 120, 50, False), (64, 8, 1, 300, True), (128, 8, 33, 33, False)],
@@ -129,7 +130,7 @@ def test_expert_linear(fmt: str, width: int, experts: int, k: int, tokens: int, 
             assert weights.run(x, ids, per_token=per_token, isa=isa, threads=threads)[1] == bits, (isa, threads)
 
 
-@pytest.mark.parametrize(("fmt", "width"), FORMATS)
+@pytest.mark.parametrize(("fmt", "width"), CASES)
 def test_company_changes_nothing(fmt: str, width: int) -> None:
     """Each token alone, all shuffled, all on one expert: the same bits; experts without rows are no matter."""
     experts, k, tokens, n = 6, 2, 150, 40

@@ -196,7 +196,8 @@ class OpRunner:
             case ExpertLinear(x=x, ids=ids, out=out, weight=w):
                 chosen = store.numbers(ids.buffer, self._rows(ids, batch)).astype(np.int32)
                 values = store.numbers(x.buffer, self._rows(x, batch))
-                store.write(out, experts.expert_linear(values, chosen, self._numbers[w]))
+                matrices = self._numbers[w].reshape(-1, out.columns, x.columns)
+                store.write(out, experts.expert_linear(values, chosen, matrices))
             case Combine(x=x, weights=weighed_by, out=out):
                 count = self._rows(out, batch)
                 values = store.read(x, self._rows(x, batch)).reshape(count, -1, x.columns)
