@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from octavo import LLM, SamplingParams
-from octavo.runner.pack_directory import pack_directory
 from tests.tiny import dense_logits, write_tiny
 
 pytest.importorskip("octavo._native", reason="the native module is not built")
@@ -58,6 +57,8 @@ def test_company_changes_no_bit(directory: Path, formats: dict[str, Any]) -> Non
 
 def test_a_packed_directory_says_the_same(directory: Path, tmp_path: Path) -> None:
     """`octavo quantize`: all experts of a layer are one packed tensor."""
+    from octavo.runner.pack_directory import pack_directory  # needs the module
+
     pack_directory(directory, tmp_path, quantization="int4")
     assert answers(tmp_path) == answers(directory, quantization="int4")
 
