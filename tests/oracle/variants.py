@@ -127,6 +127,9 @@ VARIANTS: Mapping[str, Variant] = {
         gguf="granitemoe",
     ),
     "mixtral": Variant(model_type="mixtral", family="mixtral", config={"num_local_experts": 4}, gguf="llama"),
+    "mixtral-window": Variant(
+        model_type="mixtral", family="mixtral", config={"num_local_experts": 4, "sliding_window": 16}
+    ),
     "qwen2": Variant(model_type="qwen2", family="qwen2", gguf="qwen2"),
     "qwen3-moe": Variant(
         model_type="qwen3_moe",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from octavo.models import fields, positions
 from octavo.models.fields import Config
+from octavo.models.windows import layer_windows, sliding_layers
 from octavo.nn import Attention, AttentionShape, Build, Embedding, ExpertsShape, Head, RMSNorm, SparseMLP
 from octavo.program.ir import View
 
@@ -32,7 +33,6 @@ class MixtralForCausalLM:
     def __init__(self, b: Build, config: Config) -> None:
         fields.only(config, "hidden_act", "silu")
         fields.unknown_bias(config, "attention_bias", "mlp_bias")
-        fields.full_attention_only(config)
         width = fields.integer(config, "hidden_size")
         vocab = fields.integer(config, "vocab_size")
         heads, kv_heads, head_dim = fields.heads(config, width)
@@ -48,14 +48,14 @@ class MixtralForCausalLM:
             up="w3",
             down="w2",
         )
-        count = fields.integer(config, "num_hidden_layers", most=4096)
-        group = b.builder.kv_group("full", layers=count, kv_heads=kv_heads, head_dim=head_dim)
+        sliding = sliding_layers(config)
+        places = b.builder.kv_layers(layer_windows(config, sliding), kv_heads=kv_heads, head_dim=head_dim)
         model = b.sub("model")
         self.builder = b.builder
         self.embed_tokens = Embedding(model.sub("embed_tokens"), vocab, width)
         self.layers = [
-            MixtralDecoderLayer(model.sub("layers").sub(i), config, shape, sparse, group=group, layer=i)
-            for i in range(count)
+            MixtralDecoderLayer(model.sub("layers").sub(i), config, shape, sparse, group=group, layer=layer)
+            for i, (group, layer) in enumerate(places)
         ]
         self.norm = RMSNorm(model.sub("norm"), width, eps=fields.number(config, "rms_norm_eps", 1e-5))
         tied = self.embed_tokens if fields.flag(config, "tie_word_embeddings", False) else None

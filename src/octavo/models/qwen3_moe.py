@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from octavo.models import fields, positions
 from octavo.models.fields import Config
+from octavo.models.windows import layer_windows, sliding_layers
 from octavo.nn import (
     Attention,
     AttentionShape,
@@ -33,8 +34,9 @@ def is_sparse(config: Config, layer: int) -> bool:
 
 class Qwen3MoeDecoderLayer:
     def __init__(
-        self, b: Build, config: Config, shape: AttentionShape, sparse: ExpertsShape, *, group: int, layer: int
+        self, b: Build, config: Config, shape: AttentionShape, sparse: ExpertsShape | None, *, group: int, layer: int
     ) -> None:
+        """`sparse` is None in a dense layer."""
         width = fields.integer(config, "hidden_size")
         eps = fields.number(config, "rms_norm_eps", 1e-6)
         mlp = b.sub("mlp")
@@ -44,7 +46,7 @@ class Qwen3MoeDecoderLayer:
         self.post_attention_layernorm = RMSNorm(b.sub("post_attention_layernorm"), width, eps=eps)
         self.mlp: SparseMLP | GatedMLP = (
             SparseMLP(mlp, width, sparse)
-            if is_sparse(config, layer)
+            if sparse is not None
             else GatedMLP(mlp, width, fields.integer(config, "intermediate_size"))
         )
 
@@ -57,7 +59,6 @@ class Qwen3MoeForCausalLM:
     def __init__(self, b: Build, config: Config) -> None:
         fields.only(config, "hidden_act", "silu")
         fields.unknown_bias(config, "mlp_bias")
-        fields.full_attention_only(config, switch=False)
         width = fields.integer(config, "hidden_size")
         vocab = fields.integer(config, "vocab_size")
         heads, kv_heads, head_dim = fields.heads(config, width)
@@ -79,14 +80,21 @@ class Qwen3MoeForCausalLM:
             inner=fields.integer(config, "moe_intermediate_size"),
             norm=fields.flag(config, "norm_topk_prob", False),
         )
-        count = fields.integer(config, "num_hidden_layers", most=4096)
-        group = b.builder.kv_group("full", layers=count, kv_heads=kv_heads, head_dim=head_dim)
+        sliding = sliding_layers(config, switch=False)
+        places = b.builder.kv_layers(layer_windows(config, sliding), kv_heads=kv_heads, head_dim=head_dim)
         model = b.sub("model")
         self.builder = b.builder
         self.embed_tokens = Embedding(model.sub("embed_tokens"), vocab, width)
         self.layers = [
-            Qwen3MoeDecoderLayer(model.sub("layers").sub(i), config, shape, sparse, group=group, layer=i)
-            for i in range(count)
+            Qwen3MoeDecoderLayer(
+                model.sub("layers").sub(i),
+                config,
+                shape,
+                sparse if is_sparse(config, i) else None,
+                group=group,
+                layer=layer,
+            )
+            for i, (group, layer) in enumerate(places)
         ]
         self.norm = RMSNorm(model.sub("norm"), width, eps=eps)
         tied = self.embed_tokens if fields.flag(config, "tie_word_embeddings", False) else None
