@@ -63,6 +63,12 @@ def test_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache.load("b") == "x" * 200  # used: now the newest
     cache.store("e", "y" * 200)
     assert sorted(path.stem for path in tmp_path.iterdir()) == ["b", "d", "e"]
+    for name, age in (("old", 1), ("new", 2e9)):
+        (tmp_path / f"{name}.part").write_text("")
+        os.utime(tmp_path / f"{name}.part", (age, age))
+    cache.store("e", "y" * 200)
+    assert [path.name for path in tmp_path.glob("*.part")] == ["new.part"], "what a killed writer left goes"
+    (tmp_path / "new.part").unlink()
     cache.store("huge", "z" * 2000)
     assert [path.stem for path in tmp_path.iterdir()] == ["huge"]
 

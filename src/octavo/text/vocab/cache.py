@@ -1,7 +1,7 @@
 """Built tokenizers kept in the user's cache: joining scores into merges takes seconds for 262,144 pieces, reading a
 built tokenizer back takes one.
 
-    <user cache>/octavo/tokenizers/<key>.tok     "octavo tokenizer 2\\n" | blake2b-128 of what follows | JSON
+    <user cache>/octavo/tokenizers/<key>.tok     "octavo tokenizer 3\\n" | blake2b-128 of what follows | JSON
 
 The key holds the vocabulary's identity and the version of the `tokenizers` package. A file is written beside its place
 and moved there, so readers see all of it or none; one that does not match its digest is built anew. The least recently
@@ -13,17 +13,19 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+import time
 from pathlib import Path
 
 from octavo.obs.log import get_logger
 
 log = get_logger(__name__)
 
-MAGIC = b"octavo tokenizer 2\n"
+MAGIC = b"octavo tokenizer 3\n"
 """The number rises when the same vocabulary comes out different: files of before are built anew."""
 DIGEST = 16
+HOUR = 3600.0
 MAX_BYTES = 128_000_000
-"""Of all kept tokenizers together; the largest vocabularies take 12 MB."""
+"""Of all kept tokenizers together; the largest vocabularies take 8 MB."""
 
 
 class TokenizerCache:
@@ -70,6 +72,9 @@ class TokenizerCache:
         return self.folder / f"{key}.tok"
 
     def _evict(self, *, keep: Path) -> None:
+        for part in self.folder.glob("*.part"):  # of writers that were killed
+            if part.stat().st_mtime < time.time() - HOUR:
+                part.unlink(missing_ok=True)
         files = [(path.stat().st_mtime, path.stat().st_size, path) for path in self.folder.glob("*.tok")]
         total = sum(size for _, size, _ in files)
         for _, size, path in sorted(files):
