@@ -1,6 +1,6 @@
 """Linears beside the machine's own limits.
 
-    python -m bench.linear [--isa avx2] [--formats int4m int8] [--threads 1 2] [--rows 1 8 64]
+    python -m bench.linear [--isa avx2] [--formats int4m int6k] [--threads 1 2] [--rows 1 8 64]
 
 For each shape, format, row count and thread count: microseconds of one call, weight bytes a second, operations a second
 (2 per multiply-add), and the share of what this machine does at best: reading memory (few rows) or issuing the
@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from octavo import _native
 
-SHAPES = [(576, 960), (576, 3072), (1536, 576), (576, 49152), (2048, 8192)]  # (k, n)
-FORMATS = ["int4m", "int4", "int8", "bf16", "f32"]
+SHAPES = [(576, 960), (576, 3072), (1536, 576), (576, 49152), (2048, 8192), (896, 9728), (4864, 896), (896, 151936)]
+"""(k, n): SmolLM2-135M's, a larger one, Qwen2.5-0.5B's."""
+FORMATS = ["int4m", "int4", "int4k", "int5", "int5k", "int6k", "int3k", "int2k", "int8", "bf16", "f32"]
 ROWS = [1, 4, 8, 16, 32, 64, 256]
 POOL = 128 << 20
 SECONDS = 0.12  # spent on one cell
@@ -105,7 +106,8 @@ def main() -> None:
         read, flops = bench.limits()
         print(f"{args.isa}, {threads} threads: read {read / 1e9:.1f} GB/s, float32 {flops / 1e9:.0f} GFLOP/s")
         for fmt in args.formats:
-            factor = 1 if fmt in ("f32", "bf16") else 2 if fmt == "int8" and args.isa == "avx2" else 4
+            slow = args.isa == "avx2" and fmt in ("int8", "int6k", "int3k")
+            factor = 1 if fmt in ("f32", "bf16") else 2 if slow else 4
             ceiling = flops * factor
             for k, n in (SHAPES[i] for i in args.shapes):
                 size = _native.packed_bytes(fmt, n, k)

@@ -9,6 +9,7 @@ import pytest
 
 GEMMA = "gemma-3-270m-base-q4_k_m.gguf"
 SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
+QWEN = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
 
 
 def gemma() -> Path:
@@ -28,3 +29,13 @@ def smollm2() -> Path:
     for found in sorted(cache.rglob(SMOLLM2)):
         return found
     pytest.skip(f"{SMOLLM2} is neither in OCTAVO_TEST_MODELS nor in the cache; run `octavo pull smollm2`")
+
+
+def qwen() -> Path:
+    """Path of Qwen2.5-Coder-0.5B-Instruct's Q4_K_M file."""
+    folder = os.environ.get("OCTAVO_TEST_MODELS")
+    if not folder:
+        pytest.skip(f"OCTAVO_TEST_MODELS names no folder to find {QWEN} in")
+    if not (Path(folder) / QWEN).exists():
+        pytest.skip(f"{QWEN} is not in OCTAVO_TEST_MODELS ({folder})")
+    return Path(folder) / QWEN

@@ -18,6 +18,7 @@ from octavo.program.executable import ExecutableSpec, Limits
 from octavo.program.formats import choose_formats
 from octavo.program.interpret import ReferenceExecutable
 from octavo.program.lower import lower
+from octavo.program.split import split_joins
 from octavo.quant.table import Wishes
 from tests.tiny import read_tensors
 
@@ -34,8 +35,9 @@ def lowered(
     kv_dtype: str | None = None,
 ) -> ExecutableSpec:
     """A checkpoint's Program, lowered."""
-    program = build_program(checkpoint.config)
-    formats = choose_formats(program, checkpoint.tensors, Wishes(dtype=dtype, quantization=quantization))
+    wishes = Wishes(dtype=dtype, quantization=quantization)
+    program = split_joins(build_program(checkpoint.config), checkpoint.tensors, wishes)
+    formats = choose_formats(program, checkpoint.tensors, wishes)
     limits = Limits(max_tokens=max_tokens, max_rows=max_tokens, max_seqs=4, max_len=max_len, block_size=block_size)
     kv = kv_dtype or ("f32" if dtype == "float32" else "bf16")
     return lower(program, formats.by_weight, limits, BACKENDS[backend], kv_dtype=kv)
