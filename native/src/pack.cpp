@@ -2,6 +2,7 @@
 #include "octavo/pack.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -37,6 +38,7 @@ void put4(uint8_t* at, uint32_t quad) { memcpy(at, &quad, 4); }
 // Two bits of each of four quads to a byte; `shift` of a code are below them.
 uint32_t pair_plane(const uint32_t* quads, int shift) {
     uint32_t plane = 0;
+#pragma GCC unroll 4
     for (int q = 0; q < 4; ++q) plane |= (quads[q] >> shift & 0x03030303u) << 2 * q;
     return plane;
 }
@@ -44,17 +46,22 @@ uint32_t pair_plane(const uint32_t* quads, int shift) {
 // Bit `shift` of each of eight quads to a byte.
 uint32_t bit_plane(const uint32_t* quads, int shift) {
     uint32_t plane = 0;
+#pragma GCC unroll 8
     for (int q = 0; q < 8; ++q) plane |= (quads[q] >> shift & 0x01010101u) << q;
     return plane;
 }
 
-void put_codes(WeightFormat format, size_t g, const int8_t* codes, const Column& c) {
+// Codes that are stored with `offset` added, to a format that adds its own.
+void put_codes(WeightFormat format, size_t g, const uint32_t* codes, int offset, const Column& c) {
     const FormatInfo& info = info_of(format);
     uint8_t* at = c.codes + g * group_code_bytes(format);
-    uint8_t stored[kGroup];
-    for (int i = 0; i < kGroup; ++i) stored[i] = static_cast<uint8_t>(codes[i] + info.offset);
     uint32_t quads[8];
-    memcpy(quads, stored, kGroup);
+    memcpy(quads, codes, sizeof quads);
+    const uint32_t more = static_cast<uint32_t>(std::abs(info.offset - offset)) * 0x01010101u;
+    for (int q = 0; q < 8 && more != 0; ++q) {
+        // Byte by byte: what is there is below 128 where an offset changes, so nothing is carried or borrowed.
+        quads[q] = info.offset >= offset ? codes[q] + more : ((codes[q] | 0x80808080u) - more) ^ 0x80808080u;
+    }
     switch (info.bits) {
         case 8:
             for (int q = 0; q < 8; ++q) put4(at + 64 * q, quads[q]);
@@ -65,6 +72,7 @@ void put_codes(WeightFormat format, size_t g, const int8_t* codes, const Column&
         case 6: put4(at + 256, pair_plane(quads, 4)), put4(at + 320, pair_plane(quads + 4, 4)); break;
         default: break;
     }
+#pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) {
         put4(at + 64 * j, (quads[2 * j] & 0x0f0f0f0fu) | (quads[2 * j + 1] & 0x0f0f0f0fu) << 4);
     }
@@ -95,11 +103,12 @@ void put_scales(const PackJob& job, Scale from, size_t g, const blocks::Group& g
 }
 
 void blocks_to_codes(const PackJob& job, const uint8_t* row, const Column& c) {
+    const SourceInfo& info = source_info(job.source);
     blocks::Group group{};
     for (size_t g = 0; g < groups_of(static_cast<size_t>(job.k)); ++g) {
         blocks::read_group(job.source, row, g, group);
-        put_codes(job.format, g, group.codes, c);
-        put_scales(job, source_info(job.source).scale, g, group, c);
+        put_codes(job.format, g, group.quads, info.offset, c);
+        put_scales(job, info.scale, g, group, c);
     }
 }
 
@@ -132,8 +141,8 @@ void floats_to_int4m(const PackJob& job, const float* x, const Column& c) {
         uint8_t codes[kGroup] = {};
         blocks::Group group{};
         convert::quantize_int4m(x + kGroup * g, count, codes, &group.scale, &group.minimum);
-        memcpy(group.codes, codes, kGroup);
-        put_codes(job.format, static_cast<size_t>(g), group.codes, c);
+        memcpy(group.quads, codes, kGroup);
+        put_codes(job.format, static_cast<size_t>(g), group.quads, 0, c);
         put_scales(job, Scale::half_min, static_cast<size_t>(g), group, c);
     }
 }
@@ -144,15 +153,14 @@ const float* numbers_of(const PackJob& job, const uint8_t* row, std::vector<floa
         return reinterpret_cast<const float*>(row);
     }
     room.resize(static_cast<size_t>(job.k));
-    const Scale scale = source_info(job.source).scale;
-    if (scale == Scale::none) {
+    if (source_info(job.source).scale == Scale::none) {
         convert::read_floats(job.source, row, job.k, room.data());
         return room.data();
     }
     blocks::Group group{};
     for (size_t g = 0; g < groups_of(static_cast<size_t>(job.k)); ++g) {
         blocks::read_group(job.source, row, g, group);
-        blocks::to_numbers(scale, group, room.data() + kGroup * g);
+        blocks::to_numbers(job.source, group, room.data() + kGroup * g);
     }
     return room.data();
 }
@@ -181,7 +189,7 @@ void clear_padding(const PackJob& job) {
             continue;
         }
         for (size_t g = 0; g < groups_of(k); ++g) {
-            put_codes(job.format, g, nothing.codes, c);
+            put_codes(job.format, g, nothing.quads, 0, c);
             put_scales(job, Scale::wide, g, nothing, c);
         }
     }

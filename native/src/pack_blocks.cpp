@@ -23,27 +23,32 @@ uint32_t word_at(const uint8_t* p) {
     return w;
 }
 
+constexpr uint32_t kNibbles = 0x0f0f0f0f, kPairs = 0x03030303, kBits = 0x01010101;
+
 // Elements 0..15 low, 16..31 high.
-void nibbles(const uint8_t* bytes, int offset, int8_t* out) {
-    for (int i = 0; i < 16; ++i) {
-        out[i] = static_cast<int8_t>((bytes[i] & 15) - offset);
-        out[i + 16] = static_cast<int8_t>((bytes[i] >> 4) - offset);
+void nibbles(const uint8_t* bytes, Group& out) {
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; ++q) {
+        const uint32_t word = word_at(bytes + 4 * q);
+        out.quads[q] = word & kNibbles;
+        out.quads[q + 4] = word >> 4 & kNibbles;
     }
 }
 
-void lookup(const uint8_t* bytes, const int8_t* table, int8_t* out) {
-    for (int i = 0; i < 16; ++i) {
-        out[i] = table[bytes[i] & 15];
-        out[i + 16] = table[bytes[i] >> 4];
-    }
+// The fifth bits of 32 elements, in order.
+void add_fifth(uint32_t high, Group& out) {
+    // Times 2^0 + 2^7 + 2^14 + 2^21, bit i of four lands on bit 8 i, and nothing else lands on such a bit.
+#pragma GCC unroll 8
+    for (int q = 0; q < 8; ++q) out.quads[q] |= ((high >> 4 * q & 15) * 0x00204081 & kBits) << 4;
 }
 
-void five_bits(const uint8_t* bytes, uint32_t high, int offset, int8_t* out) {
+void lookup(const uint8_t* bytes, const int8_t* table, Group& out) {
+    int8_t codes[kGroup];
     for (int i = 0; i < 16; ++i) {
-        out[i] = static_cast<int8_t>(((bytes[i] & 15) | (high >> i & 1) << 4) - static_cast<uint32_t>(offset));
-        out[i + 16] =
-            static_cast<int8_t>(((bytes[i] >> 4) | (high >> (i + 16) & 1) << 4) - static_cast<uint32_t>(offset));
+        codes[i] = table[bytes[i] & 15];
+        codes[i + 16] = table[bytes[i] >> 4];
     }
+    memcpy(out.quads, codes, kGroup);
 }
 
 // The 6-bit scale and minimum of group g among 12 bytes.
@@ -60,8 +65,9 @@ void six_bit_pair(const uint8_t* s, size_t g, uint8_t* out) {
 // Blocks of 256, g the group inside.
 
 void read_q2_k(const uint8_t* b, size_t g, Group& out) {
-    const uint8_t* quarters = b + 16 + 32 * (g / 4);
-    for (int i = 0; i < kGroup; ++i) out.codes[i] = static_cast<int8_t>(quarters[i] >> 2 * (g % 4) & 3);
+    const uint8_t* low = b + 16 + 32 * (g / 4);
+#pragma GCC unroll 8
+    for (int q = 0; q < 8; ++q) out.quads[q] = word_at(low + 4 * q) >> 2 * (g % 4) & kPairs;
     out.small[0] = b[2 * g];
     out.small[1] = b[2 * g + 1];
     out.scale = half_at(b + 80);
@@ -69,23 +75,25 @@ void read_q2_k(const uint8_t* b, size_t g, Group& out) {
 }
 
 void read_q3_k(const uint8_t* b, size_t g, Group& out) {
-    const uint8_t* quarters = b + 32 + 32 * (g / 4);
-    for (int i = 0; i < kGroup; ++i) {
-        out.codes[i] = static_cast<int8_t>(((quarters[i] >> 2 * (g % 4) & 3) | (b[i] >> g & 1) << 2) - 4);
+    const uint8_t* low = b + 32 + 32 * (g / 4);
+#pragma GCC unroll 8
+    for (int q = 0; q < 8; ++q) {
+        out.quads[q] = (word_at(low + 4 * q) >> 2 * (g % 4) & kPairs) | (word_at(b + 4 * q) >> g & kBits) << 2;
     }
     const uint8_t* s = b + 96;
     for (size_t half = 0; half < 2; ++half) {
         const size_t i = 2 * g + half;
-        const int low = i < 8 ? s[i] & 15 : s[i - 8] >> 4;
-        const int high = s[8 + i % 4] >> 2 * (i / 4) & 3;
-        out.small[half] = static_cast<uint8_t>((low | high << 4) - 32);
+        const int four = i < 8 ? s[i] & 15 : s[i - 8] >> 4;
+        const int two = s[8 + i % 4] >> 2 * (i / 4) & 3;
+        out.small[half] = static_cast<uint8_t>((four | two << 4) - 32);
     }
     out.scale = half_at(b + 108);
 }
 
 void read_q4_k(const uint8_t* b, size_t g, Group& out) {
     const uint8_t* pairs = b + 16 + 32 * (g / 2);
-    for (int i = 0; i < kGroup; ++i) out.codes[i] = static_cast<int8_t>(pairs[i] >> 4 * (g % 2) & 15);
+#pragma GCC unroll 8
+    for (int q = 0; q < 8; ++q) out.quads[q] = word_at(pairs + 4 * q) >> 4 * (g % 2) & kNibbles;
     six_bit_pair(b + 4, g, out.small);
     out.scale = half_at(b);
     out.minimum = half_at(b + 2);
@@ -93,8 +101,9 @@ void read_q4_k(const uint8_t* b, size_t g, Group& out) {
 
 void read_q5_k(const uint8_t* b, size_t g, Group& out) {
     const uint8_t* pairs = b + 48 + 32 * (g / 2);
-    for (int i = 0; i < kGroup; ++i) {
-        out.codes[i] = static_cast<int8_t>((pairs[i] >> 4 * (g % 2) & 15) | (b[16 + i] >> g & 1) << 4);
+#pragma GCC unroll 8
+    for (int q = 0; q < 8; ++q) {
+        out.quads[q] = (word_at(pairs + 4 * q) >> 4 * (g % 2) & kNibbles) | (word_at(b + 16 + 4 * q) >> g & kBits) << 4;
     }
     six_bit_pair(b + 4, g, out.small);
     out.scale = half_at(b);
@@ -104,9 +113,10 @@ void read_q5_k(const uint8_t* b, size_t g, Group& out) {
 void read_q6_k(const uint8_t* b, size_t g, Group& out) {
     const uint8_t* low = b + 64 * (g / 4) + 32 * (g % 2);
     const uint8_t* high = b + 128 + 32 * (g / 4);
-    for (int i = 0; i < kGroup; ++i) {
-        const int nibble = low[i] >> 4 * (g % 4 / 2) & 15;
-        out.codes[i] = static_cast<int8_t>((nibble | (high[i] >> 2 * (g % 4) & 3) << 4) - 32);
+#pragma GCC unroll 8
+    for (int q = 0; q < 8; ++q) {
+        out.quads[q] =
+            (word_at(low + 4 * q) >> 4 * (g % 4 / 2) & kNibbles) | (word_at(high + 4 * q) >> 2 * (g % 4) & kPairs) << 4;
     }
     out.small[0] = b[192 + 2 * g];
     out.small[1] = b[193 + 2 * g];
@@ -114,7 +124,7 @@ void read_q6_k(const uint8_t* b, size_t g, Group& out) {
 }
 
 void read_iq4_xs(const uint8_t* b, size_t g, Group& out) {
-    lookup(b + 8 + 16 * g, kIq4, out.codes);
+    lookup(b + 8 + 16 * g, kIq4, out);
     const int low = b[4 + g / 2] >> 4 * (g % 2) & 15;
     const int high = half_at(b + 2) >> 2 * g & 3;
     out.wide = convert::from_f16(half_at(b)) * static_cast<float>((low | high << 4) - 32);
@@ -125,16 +135,19 @@ void read_block(SourceFormat source, const uint8_t* b, size_t g, Group& out) {
         case SourceFormat::f32:
         case SourceFormat::f16:
         case SourceFormat::bf16: return;
-        case SourceFormat::q8_0: memcpy(out.codes, b + 2, kGroup); break;
-        case SourceFormat::q4_0: nibbles(b + 2, 8, out.codes); break;
-        case SourceFormat::q4_1: nibbles(b + 4, 0, out.codes), out.minimum = half_at(b + 2); break;
-        case SourceFormat::q5_0: five_bits(b + 6, word_at(b + 2), 16, out.codes); break;
-        case SourceFormat::q5_1: five_bits(b + 8, word_at(b + 4), 0, out.codes), out.minimum = half_at(b + 2); break;
-        case SourceFormat::iq4_nl: lookup(b + 2, kIq4, out.codes); break;
-        case SourceFormat::z4: nibbles(b + 3, 0, out.codes), out.small[0] = b[2]; break;
-        case SourceFormat::s8: memcpy(&out.wide, b, 4), memcpy(out.codes, b + 4, kGroup); return;
+        case SourceFormat::q8_0: memcpy(out.quads, b + 2, kGroup); break;
+        case SourceFormat::q4_0: nibbles(b + 2, out); break;
+        case SourceFormat::q4_1: nibbles(b + 4, out), out.minimum = half_at(b + 2); break;
+        case SourceFormat::q5_0: nibbles(b + 6, out), add_fifth(word_at(b + 2), out); break;
+        case SourceFormat::q5_1:
+            nibbles(b + 8, out), add_fifth(word_at(b + 4), out);
+            out.minimum = half_at(b + 2);
+            break;
+        case SourceFormat::iq4_nl: lookup(b + 2, kIq4, out); break;
+        case SourceFormat::z4: nibbles(b + 3, out), out.small[0] = b[2]; break;
+        case SourceFormat::s8: memcpy(&out.wide, b, 4), memcpy(out.quads, b + 4, kGroup); return;
         case SourceFormat::mxfp4:
-            lookup(b + 1, kFp4, out.codes);
+            lookup(b + 1, kFp4, out);
             // 2^(e - 128); the two smallest are denormal.
             out.wide = convert::from_bits(b[0] >= 2 ? uint32_t{b[0] - 1u} << 23 : uint32_t{0x200000u} << b[0]);
             return;
@@ -156,14 +169,15 @@ void read_group(SourceFormat source, const uint8_t* row, size_t g, Group& out) {
     read_block(source, row + g / groups * static_cast<size_t>(info.bytes), g % groups, out);
 }
 
-void to_numbers(Scale scale, const Group& group, float* out) {
+void to_numbers(SourceFormat source, const Group& group, float* out) {
+    const SourceInfo& info = source_info(source);
     const double d = static_cast<double>(convert::from_f16(group.scale));
     const double e = static_cast<double>(convert::from_f16(group.minimum));
     for (int i = 0; i < kGroup; ++i) {
-        const double code = group.codes[i];
+        const double code = static_cast<int8_t>(group.quads[i / 4] >> 8 * (i % 4)) - info.offset;
         const uint8_t small = group.small[i / (kGroup / 2)];
         double x = 0;
-        switch (scale) {
+        switch (info.scale) {
             case Scale::none: break;
             case Scale::half: x = d * code; break;
             case Scale::half_min: x = d * code + e; break;

@@ -9,7 +9,7 @@ namespace octavo::blocks {
 
 // A group as its source has it. Which scales mean anything depends on source_info().scale (linear.h says how).
 struct Group {
-    int8_t codes[kGroup];
+    uint32_t quads[8];        // code + source_info().offset of input 4 q + b in byte b of quad q
     uint16_t scale, minimum;  // f16; of the super group where there is one
     float wide;
     uint8_t
@@ -20,6 +20,6 @@ struct Group {
 void read_group(SourceFormat source, const uint8_t* row, size_t g, Group& out);
 
 // Its numbers: each product exact, each sum rounded once.
-void to_numbers(Scale scale, const Group& group, float* out);
+void to_numbers(SourceFormat source, const Group& group, float* out);
 
 }  // namespace octavo::blocks

@@ -1,4 +1,4 @@
-"""Qwen2.5-Coder-0.5B, a Q4_K_M file (Q4_K, Q5_0, Q6_K and Q8_0, untied head), against the oracle (transformers, fp32)."""
+"""Qwen2.5-Coder-0.5B, a Q4_K_M file (Q4_K, Q5_0, Q6_K, Q8_0; untied head), against the oracle (transformers, fp32)."""
 
 from __future__ import annotations
 

@@ -34,26 +34,27 @@ struct SourceInfo {
     int elements, bytes;  // of a block
     Scale scale;
     int low, high;  // codes
+    int offset;     // what the file stores is code + offset
 };
 inline constexpr SourceInfo kSources[] = {
-    {"f32", 1, 4, Scale::none, 0, 0},
-    {"f16", 1, 2, Scale::none, 0, 0},
-    {"bf16", 1, 2, Scale::none, 0, 0},
-    {"q8_0", 32, 34, Scale::half, -128, 127},
-    {"q4_0", 32, 18, Scale::half, -8, 7},
-    {"q4_1", 32, 20, Scale::half_min, 0, 15},
-    {"q5_0", 32, 22, Scale::half, -16, 15},
-    {"q5_1", 32, 24, Scale::half_min, 0, 31},
-    {"q2_k", 256, 84, Scale::super16_min, 0, 3},
-    {"q3_k", 256, 110, Scale::super16, -4, 3},
-    {"q4_k", 256, 144, Scale::super, 0, 15},
-    {"q5_k", 256, 176, Scale::super, 0, 31},
-    {"q6_k", 256, 210, Scale::super16, -32, 31},
-    {"iq4_nl", 32, 18, Scale::half, -127, 113},
-    {"iq4_xs", 256, 136, Scale::wide, -127, 113},
-    {"mxfp4", 32, 17, Scale::wide, -12, 12},
-    {"z4", 32, 19, Scale::half_zero, 0, 15},
-    {"s8", 32, 36, Scale::wide, -128, 127},
+    {"f32", 1, 4, Scale::none, 0, 0, 0},
+    {"f16", 1, 2, Scale::none, 0, 0, 0},
+    {"bf16", 1, 2, Scale::none, 0, 0, 0},
+    {"q8_0", 32, 34, Scale::half, -128, 127, 0},
+    {"q4_0", 32, 18, Scale::half, -8, 7, 8},
+    {"q4_1", 32, 20, Scale::half_min, 0, 15, 0},
+    {"q5_0", 32, 22, Scale::half, -16, 15, 16},
+    {"q5_1", 32, 24, Scale::half_min, 0, 31, 0},
+    {"q2_k", 256, 84, Scale::super16_min, 0, 3, 0},
+    {"q3_k", 256, 110, Scale::super16, -4, 3, 4},
+    {"q4_k", 256, 144, Scale::super, 0, 15, 0},
+    {"q5_k", 256, 176, Scale::super, 0, 31, 0},
+    {"q6_k", 256, 210, Scale::super16, -32, 31, 32},
+    {"iq4_nl", 32, 18, Scale::half, -127, 113, 0},
+    {"iq4_xs", 256, 136, Scale::wide, -127, 113, 0},
+    {"mxfp4", 32, 17, Scale::wide, -12, 12, 0},
+    {"z4", 32, 19, Scale::half_zero, 0, 15, 0},
+    {"s8", 32, 36, Scale::wide, -128, 127, 0},
 };
 inline constexpr int kNumSources = static_cast<int>(sizeof kSources / sizeof kSources[0]);
 
