@@ -8,7 +8,7 @@ import pytest
 
 from octavo.errors import ModelError
 from octavo.models.registry import MODEL_TYPES, MODELS, architecture, build_program
-from octavo.program.ir import Attend
+from octavo.program.ops import Act, Attend
 from tests.tiny import LLAMA3_ROPE, VARIANTS, tiny_config
 
 
@@ -91,6 +91,17 @@ def test_refusals_name_what_got_allowed(family: str, overrides: dict[str, Any], 
     assert "allowed" in text
     for word in words:
         assert word.lower() in text.lower()
+
+
+def test_gemmas_gelu_is_its_approximation() -> None:
+    config = {**tiny_config(), "model_type": "gemma", "architectures": ["GemmaForCausalLM"]}
+    functions = {
+        name: {op.fn for op in build_program({**config, "hidden_act": name}).ops if isinstance(op, Act)}
+        for name in ("gelu", "gelu_pytorch_tanh")
+    }
+    assert functions == {"gelu": {"gelu_tanh"}, "gelu_pytorch_tanh": {"gelu_tanh"}}
+    with pytest.raises(ModelError, match="hidden_act: got 'silu'"):
+        build_program(config)
 
 
 def test_both_spellings_of_rope_agree() -> None:

@@ -22,7 +22,7 @@ class GemmaDecoderLayer:
         self.self_attn = Attention(b.sub("self_attn"), width, shape, group=group, layer=layer)
         self.post_attention_layernorm = RMSNorm(b.sub("post_attention_layernorm"), width, eps=eps, offset=offset)
         inner = fields.integer(config, "intermediate_size")
-        self.mlp = GatedMLP(b.sub("mlp"), width, inner, fn=fields.activation(config, "gelu_tanh"))
+        self.mlp = GatedMLP(b.sub("mlp"), width, inner, fn="gelu_tanh")
 
     def __call__(self, h: View) -> View:
         h = self.builder.add_to(h, self.self_attn(self.input_layernorm(h)))
@@ -31,6 +31,7 @@ class GemmaDecoderLayer:
 
 class GemmaForCausalLM:
     def __init__(self, b: Build, config: Config) -> None:
+        fields.activation(config, "gelu_tanh", "gelu")  # early files say gelu and mean its approximation
         fields.unknown_bias(config, "mlp_bias")
         fields.full_attention_only(config)
         width = fields.integer(config, "hidden_size")
