@@ -220,3 +220,32 @@ def test_flipped_characters_of_tekken(flips: list[tuple[int, int]]) -> None:
     except ModelError:
         return
     tokenizer.decode(tokenizer.encode("hello </s>"))
+
+
+def test_unigram_of_tokenizer_json() -> None:
+    """Its model finds </s> in text like any other piece; a user's stays text all the same."""
+    from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
+    from tokenizers import Tokenizer as Library
+
+    pieces = [
+        ("<pad>", 0.0),
+        ("</s>", 0.0),
+        ("<unk>", 0.0),
+        *((c, -3.0) for c in "▁abs/<>"),
+        ("▁a", -2.0),
+        ("ab", -2.5),
+    ]
+    library = Library(models.Unigram(pieces, unk_id=2, byte_fallback=False))
+    library.pre_tokenizer = pre_tokenizers.Metaspace()
+    library.decoder = decoders.Metaspace()
+    library.add_special_tokens([AddedToken(text, special=True) for text in ("<pad>", "</s>", "<unk>")])
+    library.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    ours = Tokenizer.from_json(library.to_str().encode(), {"eos_token": "</s>", "unk_token": "<unk>"})
+    assert (ours.bos_id, ours.eos_ids, ours.add_bos) == (None, (1,), False)
+    assert ours.encode("a ab", parse_special=True) == library.encode("a ab", add_special_tokens=False).ids
+    assert ours.encode("ab</s>", parse_special=True)[-1] == 1
+    plain = ours.encode("ab</s>ab")
+    assert 1 not in plain and ours.decode(plain) == "ab</s>ab"
+    assert 2 in ours.encode("é"), "what has no piece is the unknown token"
+    with pytest.raises(ModelError, match="WordPiece"):
+        Tokenizer.from_json(Library(models.WordPiece({"[UNK]": 0})).to_str().encode())

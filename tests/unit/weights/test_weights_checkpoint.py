@@ -84,6 +84,9 @@ def test_llama_rows_move_and_qwen2_rows_do_not(tmp_path: Path) -> None:
 
 def test_every_control_token_that_ends_a_turn_is_eos(tmp_path: Path) -> None:
     assert open_checkpoint(_made(tmp_path)).config["eos_token_id"] == [0, 4]
+    named = {"tokenizer.ggml.eot_token_id": 2, "tokenizer.ggml.eom_token_id": 3}
+    checkpoint = open_checkpoint(_made(tmp_path, named))
+    assert checkpoint.config["eos_token_id"] == checkpoint.tokenizer_spec["eos_ids"] == [0, 2, 3, 4]
 
 
 def test_llama3_scaling_is_found_from_its_factors(tmp_path: Path) -> None:
