@@ -254,6 +254,10 @@ def publish(metrics: Metrics, message: Outputs) -> None:
     metrics.waiting.value = stats.waiting
     metrics.kv_usage.value = stats.kv_usage
     metrics.kv_waste.value = stats.waste
+    metrics.blocks_dropped.value = stats.blocks_dropped
+    for group in stats.groups:
+        metrics.group_blocks.by_label[group.name] = group.blocks_used
+        metrics.group_waste.by_label[group.name] = group.waste
     metrics.draft_tokens.value = stats.draft_tokens
     metrics.accepted_tokens.value = stats.accepted_drafts
     metrics.prefix_queries.value = stats.prefix_queries

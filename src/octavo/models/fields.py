@@ -117,10 +117,10 @@ def full_attention_only(config: Config, *, switch: bool = True) -> None:
     """Refuse a window on any layer. `switch`: what a config without `use_sliding_window` means by it."""
     kinds = config.get("layer_types") or []
     if any(kind != "full_attention" for kind in kinds):
-        raise refuse("layer_types", sorted(set(kinds)), "'full_attention' (windows are not served yet)")
+        raise refuse("layer_types", sorted(set(kinds)), "'full_attention' (this architecture is built without windows)")
     window = config.get("sliding_window")
     if window is not None and flag(config, "use_sliding_window", switch):
-        raise refuse("sliding_window", window, "null (windows are not served yet)")
+        raise refuse("sliding_window", window, "null (this architecture is built without windows)")
 
 
 def unknown_bias(config: Config, *keys: str) -> None:
