@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -28,8 +28,10 @@ from octavo.runner.runner import Runner
 from octavo.types import NewSeq, SamplingParams, SeqPlan, StepPlan
 from octavo.weights.checkpoint import open_checkpoint
 
+READ = "read"
+"""Name of the bandwidth among the limits; the others are named after their format."""
 NEAR_SECONDS = 10.0
-"""A bandwidth counts for what was measured within this time of it,"""
+"""A limit counts for what was measured within this time of it,"""
 NEAR_SHARE = 0.10
 """if the readings before and after differ by no more than this."""
 SECONDS = 1.0
@@ -45,9 +47,12 @@ class Gauge(Protocol):
 
 
 class Reading(Struct, frozen=True):
+    """The machine's limits at one moment."""
+
     at: float
     """time.perf_counter() when it ended."""
-    bytes_per_second: float
+    limits: dict[str, float]
+    """"read" -> bytes a second, format -> operations a second."""
 
 
 class Row(Struct, frozen=True):
@@ -64,7 +69,9 @@ class Row(Struct, frozen=True):
     """memory or compute, whichever takes longer; cache: neither weights, keys nor values, so no limit is claimed."""
     limit_ms: float
     share: float | None
-    """limit_ms / ms. None where no limit is claimed, or the bandwidth is void."""
+    """limit_ms / ms. None where no limit is claimed, or it is void."""
+    void: bool
+    """The limit that binds was read too early or too late, or moved meanwhile."""
 
 
 class Cell(Struct, frozen=True):
@@ -80,8 +87,8 @@ class Cell(Struct, frozen=True):
     read_before: float
     read_after: float
     """GB/s."""
-    void: bool
-    """The two readings are too far apart, in time or in value: no share of bandwidth is claimed."""
+    void: tuple[str, ...]
+    """Limits whose two readings are too far apart, in time or in value: no share of them is claimed."""
     rows: tuple[Row, ...]
 
 
@@ -91,15 +98,16 @@ class Threads(Struct, frozen=True):
     threads: int
     isa: str
     peaks: dict[str, float]
-    """Format -> Gop/s (2 a multiply-add)."""
+    """Format -> Gop/s (2 a multiply-add), the best reading."""
     cells: tuple[Cell, ...]
 
 
-def is_void(before: Reading, began: float, ended: float, after: Reading) -> bool:
-    """Whether what ran from `began` to `ended` may not be compared with these readings."""
-    late = began - before.at > NEAR_SECONDS or after.at - ended > NEAR_SECONDS
-    low, high = sorted((before.bytes_per_second, after.bytes_per_second))
-    return late or high > low * (1 + NEAR_SHARE)
+def void_limits(before: Reading, began: float, ended: float, after: Reading) -> tuple[str, ...]:
+    """Limits that what ran from `began` to `ended` may not be compared with."""
+    if began - before.at > NEAR_SECONDS or after.at - ended > NEAR_SECONDS:
+        return tuple(before.limits)
+    pairs = {name: sorted((value, after.limits[name])) for name, value in before.limits.items()}
+    return tuple(name for name, (low, high) in pairs.items() if high > low * (1 + NEAR_SHARE))
 
 
 def rows_of(
@@ -107,11 +115,11 @@ def rows_of(
     stages: Sequence[tuple[Stage, float]],
     step: Step,
     *,
-    read: float | None,
-    peaks: dict[str, float],
+    limits: Mapping[str, float],
+    void: Sequence[str] = (),
     cache_bytes: int,
 ) -> tuple[Row, ...]:
-    """Stages with their seconds in one step, by label, the slowest first. `read` None: void.
+    """Stages with their seconds in one step, by label, the slowest first; `limits` of a Reading, `void` some of them.
 
     Activations count as memory traffic only where an op's own outgrow the last cache.
     """
@@ -127,24 +135,25 @@ def rows_of(
     for label, (form, many) in found.items():
         seconds = sum(s for s, _ in many) or 1e-12
         total = sum((c for _, c in many), Cost())
-        compute = total.flops / peaks.get(form, peaks["f32"])
-        memory = total.bytes / read if read else 0.0
+        name = form if form in limits else "f32"
+        memory, compute = total.bytes / limits[READ], total.flops / limits[name]
         bound = "memory" if memory >= compute else "compute"
         if not total.weights + total.kv or (not form and label != "attend"):
             bound = "cache"  # norms, activations, table look-ups: what they move stays in the cache
-        claimed = bound != "cache" and (read is not None or (bound == "compute" and total.bytes == 0))
+        lost = bound != "cache" and (READ if bound == "memory" else name) in void
         limit = max(memory, compute)
         rows.append(
             Row(
-                label,
-                form,
-                len(many),
-                1e3 * seconds,
-                total.bytes / seconds / 1e9,
-                total.flops / seconds / 1e9,
-                bound,
-                1e3 * limit,
-                limit / seconds if claimed else None,
+                op=label,
+                format=form,
+                count=len(many),
+                ms=1e3 * seconds,
+                gb_per_s=total.bytes / seconds / 1e9,
+                gop_per_s=total.flops / seconds / 1e9,
+                bound=bound,
+                limit_ms=1e3 * limit,
+                share=None if lost or bound == "cache" else limit / seconds,
+                void=lost,
             )
         )
     return tuple(sorted(rows, key=lambda r: -r.ms))
@@ -161,19 +170,22 @@ def measure(
     """Every step shape with every number of threads. `args.model` is a path. Raises what loading raises."""
     args = _room(args, steps)
     spec = plan_model(args, open_checkpoint(args.model)).spec
-    formats = {w.format for w in spec.weights if w.format in FORMATS} | {"f32"}
+    formats = sorted({w.format for w in spec.weights if w.format in FORMATS} | {"f32"})
     found, cache_bytes = [], machine.last_level_cache()
     for count in threads:
         gauge = meter(native.isa(), count) if meter else machine.Meter(native.isa(), count)
         runner = load_runner(msgspec.structs.replace(args, threads=count))
         try:
             runner.poison()  # pages of the cache are touched, or reading them would read one page of zeros
-            peaks = {f: gauge.peak(f, activation=FORMATS[f].activation) for f in sorted(formats)}
             cells = []
-            before = _reading(gauge)
+            peaks: dict[str, float] = {}
+            before = _reading(gauge, formats)
             for step in steps:
-                cell, before = _cell(runner, spec, step, gauge, before=before, peaks=peaks, cache_bytes=cache_bytes)
+                cell, after = _cell(runner, spec, step, gauge, before=before, cache_bytes=cache_bytes)
                 cells.append(cell)
+                for name in formats:
+                    peaks[name] = max(peaks.get(name, 0.0), before.limits[name], after.limits[name])
+                before = after
                 if on_cell is not None:
                     on_cell()
             gops = {f: p / 1e9 for f, p in peaks.items()}
@@ -184,9 +196,9 @@ def measure(
     return found
 
 
-def _reading(gauge: Gauge) -> Reading:
-    value = gauge.read()
-    return Reading(time.perf_counter(), value)
+def _reading(gauge: Gauge, formats: Iterable[str]) -> Reading:
+    limits = {READ: gauge.read()} | {f: gauge.peak(f, activation=FORMATS[f].activation) for f in formats}
+    return Reading(time.perf_counter(), limits)
 
 
 def _cell(
@@ -196,7 +208,6 @@ def _cell(
     gauge: Gauge,
     *,
     before: Reading,
-    peaks: dict[str, float],
     cache_bytes: int,
 ) -> tuple[Cell, Reading]:
     """One shape, and the reading after it, which is the next one's before."""
@@ -212,8 +223,8 @@ def _cell(
         taken.append(exe.timings())
     ended = time.perf_counter()
     exe.profile(False)
-    after = _reading(gauge)
-    void = is_void(before, began, ended, after)
+    after = _reading(gauge, [name for name in before.limits if name != READ])
+    void = void_limits(before, began, ended, after)
     names = [name for name, _, _ in taken[0]]
     # The median of each stage over the steps: what the system took from a few of them does not count.
     middle = [statistics.median(one[i][1] for one in taken) for i in range(len(names))]
@@ -222,16 +233,16 @@ def _cell(
         for pair, (_, _, calls) in zip(zip(match(spec, names), middle, strict=True), taken[0], strict=True)
         if calls
     ]
-    read = None if void else (before.bytes_per_second + after.bytes_per_second) / 2
-    rows = rows_of(spec, stages, step, read=read, peaks=peaks, cache_bytes=cache_bytes)
+    limits = {name: (value + after.limits[name]) / 2 for name, value in before.limits.items()}
+    rows = rows_of(spec, stages, step, limits=limits, void=void, cache_bytes=cache_bytes)
     cell = Cell(
         step.tokens,
         step.seqs,
         step.context,
         len(taken),
         sum(r.ms for r in rows),
-        before.bytes_per_second / 1e9,
-        after.bytes_per_second / 1e9,
+        before.limits[READ] / 1e9,
+        after.limits[READ] / 1e9,
         void,
         rows,
     )

@@ -52,7 +52,7 @@ KERNELS = Spec(
     "The machine's limits, and every op of a model over tokens and context, each with its share of what binds it.",
     (KernelFlags, ResultFlags, EngineArgs),
     (Positional("model"),),
-    "A reading of bandwidth counts only within 10 s and where those before and after agree within 10 %.\n",
+    "A limit counts only if read within 10 s before and after, and the two readings agree within 10 %.\n",
 )
 STEP = Spec(
     "bench step",
@@ -143,13 +143,14 @@ def _threads_text(found: Threads) -> str:
 def _cell_text(cell: Cell) -> str:
     shape = f"{cell.tokens} tokens in {cell.seqs} sequences, context {cell.context}: {cell.ms:.2f} ms in ops"
     read = f"read {cell.read_before:.1f} GB/s before, {cell.read_after:.1f} after"
+    moved = f" (VOID, they moved: {', '.join(cell.void)})" if cell.void else ""
     rows = [["op", "format", "n", "ms", "GB/s", "Gop/s", "bound", "limit ms", "share"]]
     for r in cell.rows:
-        share = "void" if cell.void and r.bound != "cache" else "-" if r.share is None else f"{100 * r.share:.0f} %"
+        share = "void" if r.void else "-" if r.share is None else f"{100 * r.share:.0f} %"
         limit = "-" if r.bound == "cache" else number(r.limit_ms, digits=3)
         rates = (number(r.gb_per_s), number(r.gop_per_s))
         rows.append([r.op, r.format or "-", str(r.count), number(r.ms, digits=3), *rates, r.bound, limit, share])
-    return f"\n {shape}; {read}{' (VOID: they differ)' if cell.void else ''}\n{table(rows)}"
+    return f"\n {shape}; {read}{moved}\n{table(rows)}"
 
 
 def _split_text(found: list[Split], names: tuple[str, ...], meaning: dict[str, str]) -> str:

@@ -25,7 +25,6 @@ from octavo.weights.checkpoint import open_checkpoint
 from tests.tiny import write_tiny
 
 READ = 10e9
-PEAKS = {"f32": 1e12}
 
 
 class StillMeter:
@@ -62,7 +61,7 @@ def spec(args: EngineArgs) -> ExecutableSpec:
 def test_every_op_is_timed_and_has_its_limit(args: EngineArgs, spec: ExecutableSpec) -> None:
     shapes = [Step(2, 2, 2, 20), Step(8, 1, 1, 8)]
     (found,) = ops.measure(args, shapes, [1], meter=lambda isa, threads: StillMeter())
-    assert [(c.tokens, c.seqs, c.context, c.void) for c in found.cells] == [(2, 2, 20, False), (8, 1, 8, False)]
+    assert [(c.tokens, c.seqs, c.context, c.void) for c in found.cells] == [(2, 2, 20, ()), (8, 1, 8, ())]
     for cell in found.cells:
         labels = " ".join(r.op for r in cell.rows)
         assert all(word in labels for word in ("attend", "embed", "kv_write", "down_proj", "norm", "head"))
@@ -81,20 +80,24 @@ def test_readings_that_differ_make_a_cell_void(args: EngineArgs) -> None:
     shapes = [Step(1, 1, 1, 4), Step(2, 2, 2, 4)]
     meter = StillMeter(10e9, 10.9e9, 12.1e9)
     (found,) = ops.measure(args, shapes, [1], meter=lambda isa, threads: meter)
-    assert [c.void for c in found.cells] == [False, True]
-    assert all(r.share is None for r in found.cells[1].rows)
-    assert any(r.share is not None for r in found.cells[0].rows)
+    assert [c.void for c in found.cells] == [(), ("read",)]
+    first, second = ([r for r in c.rows if r.bound == "memory"] for c in found.cells)
+    assert first
+    assert second
+    assert all(r.share is not None and not r.void for r in first)
+    assert all(r.share is None and r.void for r in second)
 
 
 def test_void() -> None:
-    def reading(at: float, value: float) -> ops.Reading:
-        return ops.Reading(at, value)
+    def reading(at: float, read: float, peak: float = 5.0) -> ops.Reading:
+        return ops.Reading(at, {"read": read, "f32": peak})
 
-    assert not ops.is_void(reading(0, 10.0), 10.0, 12.0, reading(22.0, 11.0))
-    assert ops.is_void(reading(0, 10.0), 10.1, 12.0, reading(13.0, 10.0))  # read too long before
-    assert ops.is_void(reading(0, 10.0), 1.0, 2.0, reading(12.1, 10.0))  # too long after
-    assert ops.is_void(reading(0, 11.1), 1.0, 2.0, reading(3.0, 10.0))  # too different, either way
-    assert ops.is_void(reading(0, 10.0), 1.0, 2.0, reading(3.0, 11.1))
+    assert ops.void_limits(reading(0, 10.0), 10.0, 12.0, reading(22.0, 11.0)) == ()
+    assert ops.void_limits(reading(0, 10.0), 10.1, 12.0, reading(13.0, 10.0)) == ("read", "f32")  # too long before
+    assert ops.void_limits(reading(0, 10.0), 1.0, 2.0, reading(12.1, 10.0)) == ("read", "f32")  # too long after
+    assert ops.void_limits(reading(0, 11.1), 1.0, 2.0, reading(3.0, 10.0)) == ("read",)  # too different, either way
+    assert ops.void_limits(reading(0, 10.0), 1.0, 2.0, reading(3.0, 11.1)) == ("read",)
+    assert ops.void_limits(reading(0, 10.0), 1.0, 2.0, reading(3.0, 10.0, 6.0)) == ("f32",)
 
 
 def test_a_share_is_the_time_of_the_binding_limit(spec: ExecutableSpec) -> None:
@@ -102,15 +105,17 @@ def test_a_share_is_the_time_of_the_binding_limit(spec: ExecutableSpec) -> None:
     stages = [(Stage("linear x", (op,), "f32"), 2e-3), (Stage("linear x", (op,), "f32"), 4e-3)]
     step = Step.decode(1, 8)
     cost = op_cost(spec, op, step)
-    (row,) = ops.rows_of(spec, stages, step, read=1e6, peaks={"f32": 1e15}, cache_bytes=1 << 30)
+    (row,) = ops.rows_of(spec, stages, step, limits={"read": 1e6, "f32": 1e15}, cache_bytes=1 << 30)
     assert (row.count, row.bound) == (2, "memory")
     assert row.ms == pytest.approx(6.0)
     assert row.share == pytest.approx(2 * cost.weights / 1e6 / 6e-3)
-    (row,) = ops.rows_of(spec, stages, step, read=1e15, peaks={"f32": 1e6}, cache_bytes=1 << 30)
+    (row,) = ops.rows_of(spec, stages, step, limits={"read": 1e15, "f32": 1e6}, cache_bytes=1 << 30)
     assert row.bound == "compute"
     assert row.share == pytest.approx(2 * cost.flops / 1e6 / 6e-3)
+    (row,) = ops.rows_of(spec, stages, step, limits={"read": 1e15, "f32": 1e6}, void=["f32"], cache_bytes=1 << 30)
+    assert (row.share, row.void) == (None, True)
     # A cache too small for its activations: they are traffic too.
-    (row,) = ops.rows_of(spec, stages, step, read=1e6, peaks={"f32": 1e15}, cache_bytes=0)
+    (row,) = ops.rows_of(spec, stages, step, limits={"read": 1e6, "f32": 1e15}, cache_bytes=0)
     assert row.limit_ms == pytest.approx(2e3 * cost.bytes / 1e6)
 
 
