@@ -128,7 +128,7 @@ def cost_text(spec: ExecutableSpec, steps: Iterable[Step]) -> str:
             kinds[op.kind] = kinds.get(op.kind, Cost()) + op_cost(spec, op, step)
         for kind, cost in sorted(kinds.items(), key=lambda k: -k[1].bytes):
             lines.append(
-                f"    {kind:<9}{cost.flops / 1e6:>12.1f} MFLOP  weights {cost.weights / MB:>9.2f} MB  "
+                f"    {kind:<14}{cost.flops / 1e6:>12.1f} MFLOP  weights {cost.weights / MB:>9.2f} MB  "
                 f"KV {cost.kv / MB:>9.2f} MB  activations {cost.activations / MB:>9.2f} MB"
             )
     return "\n".join(lines)
