@@ -56,12 +56,12 @@ def cell(name: str, source: str, form: str, errors: dict[str, float]) -> dict[st
 
 def served_errors(loaded: Loaded, name: str, model: Any, worst: float) -> dict[str, float]:
     """Over one prompt, for formats that round: asserted is the root of the mean square over the logits' spread."""
-    lengths = VARIANTS[name].lengths
-    ids = prompt(200 if 200 in lengths else lengths[-1], seed=200)
+    variant = VARIANTS[name]
+    ids = prompt(200 if 200 in variant.lengths else variant.lengths[-1], seed=200)
     want = oracle_logits(model, ids)
     off = loaded.chunked(ids, len(ids)) - want
     spread = float(want.std())
-    assert np.sqrt((off**2).mean()) <= worst * spread
+    assert np.sqrt((off**2).mean()) <= worst * variant.rounding * spread
     return {"absolute": float(np.abs(off).max()), "relative": float(np.abs(off).max()) / spread}
 
 

@@ -43,6 +43,8 @@ class Variant:
     """Largest |difference| of a logit in float32."""
     relative: float = 5e-5
     """The same over the logits' standard deviation: the tighter of the two for families with small logits."""
+    rounding: float = 1.0
+    """Times the error allowed where numbers are rounded: 2 where a rounding may send a token to another expert."""
 
 
 def rope(kind: str = "default", **more: Any) -> dict[str, Any]:
@@ -128,7 +130,7 @@ VARIANTS: Mapping[str, Variant] = {
     ),
     "mixtral": Variant(model_type="mixtral", family="mixtral", config={"num_local_experts": 4}, gguf="llama"),
     "mixtral-window": Variant(
-        model_type="mixtral", family="mixtral", config={"num_local_experts": 4, "sliding_window": 16}
+        model_type="mixtral", family="mixtral", config={"num_local_experts": 4, "sliding_window": 16}, rounding=2.0
     ),
     "qwen2": Variant(model_type="qwen2", family="qwen2", gguf="qwen2"),
     "qwen3-moe": Variant(
