@@ -78,9 +78,19 @@ class Architecture:
             return f"{self.top[stem]}.{kind}"
         prefix, _, rest = stem.partition(".")
         layer, _, part = rest.partition(".")
-        if prefix != "blk" or not layer.isdecimal() or int(layer) >= num_layers or part not in self.layer:
+        if prefix != "blk" or not layer.isdecimal() or int(layer) >= num_layers:
             return None
-        return f"model.layers.{int(layer)}.{self.layer[part]}.{kind}"
+        found = self.layer.get(part) or self._one_expert(part)
+        return f"model.layers.{int(layer)}.{found}.{kind}" if found else None
+
+    def _one_expert(self, part: str) -> str | None:
+        """`ffn_gate.3`, from files older than `ffn_gate_exps`: the fourth expert's."""
+        stem, _, number = part.rpartition(".")
+        together = self.layer.get(f"{stem}_exps")
+        if together is None or not number.isdecimal():
+            return None
+        place, _, leaf = together.rpartition(".")
+        return f"{place}.{int(number)}.{leaf}"
 
     def heads(self, stored: str, config: Mapping[str, Any]) -> int:
         """How many heads' rows are to be moved in a stored tensor; 0 for none."""

@@ -39,8 +39,8 @@ LAYER = {
 TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
-def to_gguf(directory: Path, arch: str, target: Path) -> Path:
-    """What llama.cpp's converter would write of a tiny sparse model (float32)."""
+def to_gguf(directory: Path, arch: str, target: Path, *, apart: bool = False) -> Path:
+    """What llama.cpp's converter would write of a tiny sparse model (float32); `apart`: as it did in 2023."""
     config = json.loads((directory / "config.json").read_text())
     metadata = {key.replace("llama.", f"{arch}."): value for key, value in LLAMA.items()}
     metadata |= {
@@ -56,11 +56,16 @@ def to_gguf(directory: Path, arch: str, target: Path) -> Path:
     if "head_dim" in config:
         metadata[f"{arch}.attention.key_length"] = metadata[f"{arch}.attention.value_length"] = config["head_dim"]
     entries = []
-    for name, value in stacked_experts(read_tensors(directory)).items():
+    tensors = read_tensors(directory)
+    for name, value in (tensors if apart else stacked_experts(tensors)).items():
         stem = name.removesuffix(".weight")
         if stem.startswith("model.layers."):
             number, _, part = stem.removeprefix("model.layers.").partition(".")
-            stored = f"blk.{number}.{LAYER[part]}"
+            pieces = part.split(".")
+            expert = pieces.pop(2) if len(pieces) == 4 else None
+            stored = f"blk.{number}.{LAYER['.'.join(pieces)]}"
+            if expert is not None:
+                stored = f"{stored.removesuffix('_exps')}.{expert}"
             if arch == "llama" and part in ("self_attn.q_proj", "self_attn.k_proj"):  # pairs become neighbours
                 heads = config["num_attention_heads" if ".q_" in part else "num_key_value_heads"]
                 rows = value.reshape(heads, 2, -1, value.shape[-1])
@@ -71,10 +76,13 @@ def to_gguf(directory: Path, arch: str, target: Path) -> Path:
     return write(target, gguf_bytes(metadata, entries))
 
 
-@pytest.mark.parametrize(("variant", "arch"), [("mixtral", "llama"), ("qwen3-moe", "qwen3moe")])
-def test_gguf_of_a_sparse_model_is_its_directory(tmp_path: Path, variant: str, arch: str) -> None:
+@pytest.mark.parametrize(
+    ("variant", "arch", "apart"),
+    [("mixtral", "llama", False), ("mixtral", "llama", True), ("qwen3-moe", "qwen3moe", False)],
+)
+def test_gguf_of_a_sparse_model_is_its_directory(tmp_path: Path, variant: str, arch: str, apart: bool) -> None:
     directory = write_tiny(tmp_path / "hf", variant, tokenizer=False)
-    checkpoint = open_checkpoint(to_gguf(directory, arch, tmp_path / "m.gguf"))
+    checkpoint = open_checkpoint(to_gguf(directory, arch, tmp_path / "m.gguf", apart=apart))
     want = open_checkpoint(directory)
     assert checkpoint.tensors.keys() == want.tensors.keys()
     for name, tensor in want.tensors.items():
