@@ -9,6 +9,7 @@ from octavo.cli.bench_data import DatasetFlags, ResultFlags
 from octavo.cli.bench_native import KernelFlags, StepFlags
 from octavo.cli.bench_offline import LatencyFlags
 from octavo.cli.bench_serve import LoadFlags
+from octavo.cli.bench_tune import TuneFlags
 from octavo.cli.errors import OK, USAGE, UsageError
 from octavo.cli.spec import Positional, Spec
 from octavo.config.args import EngineArgs
@@ -30,6 +31,7 @@ BENCHES = {
         "octavo.cli.bench_offline", "THROUGHPUT", "MODEL", "answer many prompts in process, as fast as it goes"
     ),
     "latency": Bench("octavo.cli.bench_offline", "LATENCY", "MODEL", "answer one batch in process, again and again"),
+    "tune": Bench("octavo.cli.bench_tune", "SPEC", "MODEL", "the fastest engine options that keep limits of latency"),
     "kernels": Bench(
         "octavo.cli.bench_native", "KERNELS", "MODEL", "the machine's limits, and every op's share of them"
     ),
@@ -39,7 +41,7 @@ BENCHES = {
 SPEC = Spec(
     "bench",
     "Measure a server or an engine.",
-    (LoadFlags, DatasetFlags, LatencyFlags, KernelFlags, StepFlags, ResultFlags, EngineArgs),
+    (LoadFlags, DatasetFlags, TuneFlags, LatencyFlags, KernelFlags, StepFlags, ResultFlags, EngineArgs),
     (Positional("model", required=False),),
 )
 """All benches together, for completion and settings; each has a line of its own."""

@@ -103,8 +103,8 @@ def serve(argv: list[str]) -> int:
     plan = checked(parsed[EngineArgs], parsed[LoadFlags], parsed[DatasetFlags])
     from octavo.bench.client import base_url  # noqa: F401  (says at once where the extra is missing)
 
-    with _target(plan) as (url, model, start_seconds):
-        body = asyncio.run(_measure(plan, url, model))
+    with target(plan) as (url, model, start_seconds):
+        body = asyncio.run(measured(plan, url, model))
     body["start_seconds"] = start_seconds
     parsed[ResultFlags].give(body, text_of(plan, body))
     return FAILED if any(r["failed"] for r in body["runs"]) else OK
@@ -150,7 +150,7 @@ def checked(args: EngineArgs, load: LoadFlags, data: DatasetFlags) -> Plan:
 
 
 @contextmanager
-def _target(plan: Plan) -> Iterator[tuple[str, str | None, float | None]]:
+def target(plan: Plan) -> Iterator[tuple[str, str | None, float | None]]:
     """URL, model name (None: ask the server) and the seconds that a start of our own took."""
     if plan.load.url:
         from octavo.bench.client import base_url
@@ -180,7 +180,8 @@ def words_of(args: EngineArgs) -> list[str]:
     return words
 
 
-async def _measure(plan: Plan, url: str, model: str | None) -> dict[str, Any]:
+async def measured(plan: Plan, url: str, model: str | None) -> dict[str, Any]:
+    """Warm up, run every load of the plan, and make the result's object."""
     from octavo.bench.client import Client, session
 
     key = plan.load.api_key or os.environ.get("OCTAVO_API_KEY") if plan.load.url else None
