@@ -11,6 +11,7 @@ import msgspec
 
 from octavo.errors import FileFormatError, ModelError
 from octavo.weights.gguf import GGUFArray
+from octavo.weights.packed import is_packed, pack, unpack
 
 MAX_VOCABULARY = 256_000_000
 MAX_TEMPLATE = 4_000_000
@@ -29,7 +30,8 @@ def gguf_vocabulary(metadata: Mapping[str, object], eos_ids: Sequence[int]) -> d
     for key, value in sorted(keys.items()):
         digest.update(f"{key}\0".encode())
         digest.update(value.raw if isinstance(value, GGUFArray) else repr(value).encode())
-    return {"format": "gguf", "metadata": keys, "eos_ids": list(eos_ids), "key": digest.hexdigest()}
+    plain = {key: pack(value) if isinstance(value, GGUFArray) else value for key, value in keys.items()}
+    return {"format": "gguf", "metadata": plain, "eos_ids": list(eos_ids), "key": digest.hexdigest()}
 
 
 def gguf_templates(metadata: Mapping[str, object]) -> dict[str, str]:
@@ -73,7 +75,7 @@ def _saved(file: Path) -> dict[str, Any]:
 
 def saved_vocabulary(spec: Mapping[str, Any]) -> bytes:
     """What to write as SAVED for a tokenizer_spec of a GGUF file."""
-    arrays = {key: list(value) if isinstance(value, GGUFArray) else value for key, value in spec["metadata"].items()}
+    arrays = {key: unpack(value) if is_packed(value) else value for key, value in spec["metadata"].items()}
     return msgspec.json.encode(_Saved(arrays, list(spec["eos_ids"]), spec["key"]))
 
 

@@ -73,6 +73,11 @@ class GGUFArray(Sequence[object]):
         self.raw = buffer[start:end]
         """The bytes of all elements, as in the file: cheap to hash."""
 
+    @property
+    def code(self) -> str:
+        """struct code of an element; "" for strings."""
+        return self._code
+
     def __len__(self) -> int:
         return self._len
 

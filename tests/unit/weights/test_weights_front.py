@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from octavo.engine.messages import Front, Opened, decode_up, encode
 from octavo.errors import FileFormatError
+from octavo.text.tokenizer import Tokenizer
 from octavo.weights.front import (
     declared_eos,
     directory_templates,
@@ -15,6 +17,9 @@ from octavo.weights.front import (
     gguf_templates,
     gguf_vocabulary,
 )
+from octavo.weights.gguf import GGUFFile
+from octavo.weights.packed import is_packed, unpack
+from tests.unit.weights.gguf_maker import LLAMA, gguf_bytes, llama_tensors, write
 
 NO_IDS = {"bos_token_id": None, "eos_token_id": []}
 
@@ -77,3 +82,30 @@ def test_the_named_eos(tmp_path: Path) -> None:
     assert declared_eos(tmp_path, {"eos_token": "other"}) is None
     (tmp_path / "tokenizer.json").write_text("{")
     assert declared_eos(tmp_path, {"eos_token": token}) is None
+
+
+def test_arrays_travel_as_bytes(tmp_path: Path) -> None:
+    """No object an entry on the way to the front half; there they are what they were."""
+    file = GGUFFile(write(tmp_path / "m.gguf", gguf_bytes(LLAMA, llama_tensors())))
+    spec = gguf_vocabulary(file.metadata, [0])
+    message = decode_up(encode(Opened(Front(name="m", tokenizer_spec=spec))))
+    assert isinstance(message, Opened)
+    arrived = message.front.tokenizer_spec
+    assert {key: unpack(value) for key, value in arrived["metadata"].items() if is_packed(value)} == {
+        "tokenizer.ggml.tokens": ["<|im_end|>", "a", "b", "ab", "<|endoftext|>"],
+        "tokenizer.ggml.token_type": [3, 1, 1, 1, 3],
+        "tokenizer.ggml.merges": ["a b"],
+    }
+    assert Tokenizer.from_spec(arrived).encode("ab") == Tokenizer.from_gguf(file.metadata).encode("ab") == [3]
+
+
+def test_damaged_arrays() -> None:
+    for data, code, count in (
+        (b"\x01", "s", 1),
+        (bytes(8), "s", 2),
+        (b"\x01" + bytes(7) + b"\xff", "s", 1),
+        (b"12", "f", 1),
+    ):
+        with pytest.raises(FileFormatError, match="array"):
+            unpack({"code": code, "count": count, "data": data})
+    assert not is_packed({"code": "x", "count": 1, "data": b""}) and not is_packed([1])

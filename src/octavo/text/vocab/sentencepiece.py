@@ -109,10 +109,9 @@ def build_unigram(meta: Metadata) -> Backend:
 def unknown_id(meta: Metadata) -> int | None:
     """The id of what has no piece: the file's own, or the first token of that type."""
     named = meta.id("unknown")
-    types = meta.get("token_type", ())
-    if named is not None or not isinstance(types, Sequence):
+    if named is not None:
         return named
-    return next((i for i, kind in enumerate(types) if kind == UNKNOWN), None)
+    return next((i for i, kind in enumerate(meta.types()) if kind == UNKNOWN), None)
 
 
 def _install(meta: Metadata, backend: Backend) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from octavo.errors import ModelError
+from octavo.weights.packed import is_packed, unpack
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
@@ -98,7 +99,7 @@ class Metadata:
 
     def vocabulary(self) -> tuple[list[str], list[int]]:
         """(tokens, their types: all normal where the file has none), each token once."""
-        tokens, types = self.strings("tokens"), self._list("token_type")
+        tokens, types = self.strings("tokens"), self.types()
         if types and len(types) != len(tokens):
             got, allowed = len(types), f"{len(tokens)}, one a token"
             raise ModelError(f"tokenizer.ggml.token_type: got {got}, allowed: {allowed}")
@@ -106,6 +107,10 @@ class Metadata:
         if doubled:
             raise ModelError(f"tokenizer.ggml.tokens: got {doubled} doubled entries, allowed: each token once")
         return tokens, types or [NORMAL] * len(tokens)
+
+    def types(self) -> list[int]:
+        """Of every token; nothing where the file has none."""
+        return self._list("token_type")
 
     def scores(self, count: int) -> list[float]:
         scores = self._list("scores")
@@ -123,4 +128,7 @@ class Metadata:
 
     def _list(self, key: str) -> list[Any]:
         value = self.get(key)
+        if is_packed(value):
+            assert isinstance(value, Mapping)
+            return unpack(value)
         return list(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else []
