@@ -23,74 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo import _native
+from octavo.kernels.limits import Meter
 
 SHAPES = [(576, 960), (576, 3072), (1536, 576), (576, 49152), (2048, 8192), (896, 9728), (4864, 896), (896, 151936)]
 """(k, n): SmolLM2-135M's, a larger one, Qwen2.5-0.5B's."""
 FORMATS = ["int4m", "int4", "int4k", "int5", "int5k", "int6k", "int3k", "int2k", "int8", "bf16", "f32"]
 ROWS = [1, 4, 8, 16, 32, 64, 256]
-POOL = 128 << 20
-SECONDS = 0.12  # spent on one cell
-
-
-def best(call: Any, seconds: float = SECONDS) -> float:
-    """The fastest of many calls, in seconds."""
-    fastest = float("inf")
-    end = time.perf_counter() + seconds
-    count = 0
-    while count < 3 or time.perf_counter() < end:
-        start = time.perf_counter()
-        call()
-        fastest = min(fastest, time.perf_counter() - start)
-        count += 1
-    return fastest
-
-
-class Bench:
-    """One ISA and thread count; weights live in an arena on large pages."""
-
-    def __init__(self, isa: str, threads: int) -> None:
-        self.isa = isa
-        self.team = _native.Team(threads)
-        self.arena = _native.Arena(POOL + (2 << 20), True)
-        pool = self.arena.view(0, POOL)
-        rng = np.random.default_rng(0)
-        piece = rng.integers(0, 1024, 1 << 20, dtype=np.uint16) | np.uint16(0x2C00)  # small positive halves
-        for at in range(0, POOL, piece.nbytes):
-            pool[at : at + piece.nbytes] = piece.view(np.uint8)
-
-    def rows(self, fmt: str, m: int, k: int) -> NDArray[np.uint8]:
-        kind = {"f32": "f32", "bf16": "bf16"}.get(fmt, "q8")
-        out = np.zeros(m * _native.row_bytes(kind, k), np.uint8)
-        x = np.random.default_rng(m).standard_normal((m, k)).astype(np.float32)
-        if kind == "q8":
-            _native.quantize_rows(self.team, self.isa, x, out)
-        elif kind == "f32":
-            out.reshape(m, -1)[:, : 4 * k] = x.view(np.uint8)
-        else:
-            out.reshape(m, -1)[:, : 2 * k] = (x.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
-        return out
-
-    def seconds(self, fmt: str, m: int, k: int, n: int, *, cached: bool = False) -> float:
-        size = _native.packed_bytes(fmt, n, k)
-        copies = 1 if cached else max(1, POOL // size)
-        weights = [self.arena.view(i * size, size) for i in range(copies)]
-        x = self.rows(fmt, m, k)
-        out = np.zeros(m * _native.row_bytes("f32", n), np.uint8)
-        turn = iter(range(1 << 62))
-
-        def call() -> None:
-            weight = weights[next(turn) % copies]
-            _native.linear(self.team, self.isa, fmt, n, k, weight, x, m, out)
-
-        return best(call)
-
-    def limits(self) -> tuple[float, float]:
-        """(bytes a second read, float32 operations a second)."""
-        # One row against a wide f32 weight does nothing but read it.
-        k, n = 1024, 8192
-        read = _native.packed_bytes("f32", n, k) / self.seconds("f32", 1, k, n)
-        m, k, n = 240, 128, 32
-        return read, 2.0 * m * k * n / self.seconds("f32", m, k, n, cached=True)
 
 
 def main() -> None:
@@ -102,8 +40,8 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", type=int, default=range(len(SHAPES)), help="indices into SHAPES")
     args = parser.parse_args()
     for threads in args.threads:
-        bench = Bench(args.isa, threads)
-        read, flops = bench.limits()
+        bench = Meter(args.isa, threads)
+        read, flops = bench.read(), bench.peak("f32")
         print(f"{args.isa}, {threads} threads: read {read / 1e9:.1f} GB/s, float32 {flops / 1e9:.0f} GFLOP/s")
         for fmt in args.formats:
             slow = args.isa == "avx2" and fmt in ("int8", "int6k", "int3k")

@@ -26,6 +26,7 @@ COMMANDS: dict[str, Command] = {
     "eval": Command("octavo.cli.evaluate", "perplexity MODEL FILE...", "measure a model on text files"),
     "bench": Command("octavo.cli.bench", "serve|kernels|...", "measure a server, an engine, its kernels, its steps"),
     "quantize": Command("octavo.cli.quantize", "MODEL OUT", "write a model packed for the kernels, in 4 or 8 bits"),
+    "completion": Command("octavo.cli.completion", "SHELL", "print a completion script for bash, zsh or fish"),
     "version": Command("octavo.cli.version", "", "print versions, CPU, instruction set and threads"),
 }
 """Name -> where it lives. Nothing of a command is imported before it is called."""

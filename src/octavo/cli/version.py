@@ -14,6 +14,7 @@ from octavo.cli.errors import OK
 from octavo.cli.flags import parse
 from octavo.cli.spec import Spec
 from octavo.errors import OctavoError
+from octavo.kernels.machine import cpu_name
 
 PACKAGES = ("numpy", "msgspec", "starlette", "uvicorn", "tokenizers", "pyzmq", "jinja2", "huggingface-hub")
 
@@ -59,17 +60,6 @@ def native_facts() -> dict[str, str]:
     except (ImportError, OctavoError) as error:
         return {"native": f"not usable: {error}"}
     return {"isa": native.isa(), "isas": " ".join(native.isas()), "threads": str(native.default_threads())}
-
-
-def cpu_name() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if line.startswith(("model name", "Model")):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.machine()
 
 
 def _version(name: str) -> str:
