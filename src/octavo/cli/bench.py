@@ -43,6 +43,7 @@ SPEC = Spec(
     "Measure a server or an engine.",
     (LoadFlags, DatasetFlags, TuneFlags, LatencyFlags, KernelFlags, StepFlags, ResultFlags, EngineArgs),
     (Positional("model", required=False),),
+    words=tuple(BENCHES),
 )
 """All benches together, for completion and settings; each has a line of its own."""
 

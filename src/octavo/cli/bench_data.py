@@ -132,7 +132,7 @@ class ResultFlags(msgspec.Struct, frozen=True, kw_only=True):
 
 def about(bench: str, model: str) -> dict[str, Any]:
     """The head of every result: what was measured, where, when."""
-    from octavo.cli.version import cpu_name
+    from octavo.kernels.machine import cpu_name
 
     return {
         "bench": bench,

@@ -82,7 +82,7 @@ def _line(spec: Spec) -> Line:
             options += _options(flag)
     first = flags[taken[0]] if taken else None
     words = tuple(map(str, first.choices or ())) if first else ()
-    words += tuple(spec.command.split()[1:])  # eval perplexity
+    words += spec.words or tuple(spec.command.split()[1:])  # eval perplexity
     return Line((*options, Option("--help", None, "")), "model" in taken, words)
 
 

@@ -58,8 +58,10 @@ def read_settings(path: Path | None, spec: Spec, flags: Mapping[str, Flag]) -> d
             name = key.replace("-", "_")
             if name in flags and flags[name].struct is not CommonFlags:
                 found[name] = Setting(_checked(flags[name], value, where=f"{where} {key}"), where)
-            elif section == own or name not in _everything():
-                raise _unknown(key, list(flags if section == own else _everything()), where)
+            else:
+                known = _others(spec) if section == own else _everything()
+                if name not in known:
+                    raise _unknown(key, list({**flags, **known}), where)
     return found
 
 
@@ -78,6 +80,12 @@ def _sections(path: Path) -> dict[str, dict[str, Any]]:
             what = f"got the section [{section}]" if isinstance(body, dict) else f"got {section!r} outside a section"
             raise UsageError(f"{path}: {what}; {hint}")
     return tree
+
+
+def _others(spec: Spec) -> dict[str, Flag]:
+    """The flags of a command's other forms (bench serve, bench kernels), which share its section."""
+    name, _, form = spec.command.partition(" ")
+    return flags_of(spec_of(name)) if form else {}
 
 
 def _everything() -> dict[str, Flag]:

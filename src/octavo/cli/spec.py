@@ -37,6 +37,8 @@ class Spec(NamedTuple):
     structs: tuple[type[msgspec.Struct], ...]
     positionals: tuple[Positional, ...] = ()
     notes: str = ""
+    words: tuple[str, ...] = ()
+    """What its first word may be where that is no positional (for completion)."""
 
     @property
     def all_structs(self) -> tuple[type[msgspec.Struct], ...]:

@@ -149,6 +149,15 @@ def test_all_may_hold_what_other_commands_have(file: Path) -> None:
     assert read("m").threads == 2
 
 
+def test_forms_of_a_command_share_its_section(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text("[bench]\nurl = 'http://x'\nthreads = 3\n")
+    assert entry.main(["bench", "kernels", "--print-config"]) == OK
+    assert "threads = 3" in capsys.readouterr().out
+    file.write_text("[bench]\nulr = 'http://x'\n")
+    assert entry.main(["bench", "kernels", "--print-config"]) == USAGE
+    assert "did you mean url?" in capsys.readouterr().err
+
+
 def test_print_config_says_where_each_value_came_from_and_can_be_read_back(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -171,7 +180,7 @@ def test_print_config_says_where_each_value_came_from_and_can_be_read_back(
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_takes_a_file(name: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [name, "perplexity"] if name == "eval" else [name]
+    words = [name, *{"eval": ["perplexity"], "bench": ["kernels"]}.get(name, [])]
     file.write_text(f"[{name}]\nno-such-key = 1\n")
     assert entry.main(words) == USAGE
     assert f"{file} [{name}]: unknown key 'no-such-key'" in capsys.readouterr().err
