@@ -270,7 +270,7 @@ class FakeAsyncLLM:
 
     def stats(self) -> EngineStats:
         fields = dict.fromkeys(EngineStats.__struct_fields__, 0)
-        fields |= {"running": len(self.open), "blocks_total": 128, "blocks_used": len(self.open)}
+        fields |= {"running": len(self.open), "blocks_total": 128, "blocks_used": len(self.open), "groups": ()}
         return EngineStats(**fields)
 
     async def close(self) -> None:
