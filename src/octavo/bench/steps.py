@@ -28,15 +28,14 @@ from octavo.obs.metrics import Metrics
 from octavo.server.openai.sse import EventWriter, StreamHead
 from octavo.types import SamplingParams
 
-ENGINE = ("schedule", "fill", "ops", "gaps", "away", "sample", "results", "update", "encode")
+ENGINE = ("schedule", "fill", "ops", "gaps", "sample", "results", "update", "encode")
 """Parts of a step, in their order."""
 FRONT = ("decode", "detokenise", "events")
 MEANING = {
     "schedule": "plan the step",
     "fill": "plan -> batch fields",
     "ops": "inside kernels (waiting for the team included)",
-    "gaps": "between ops: barriers, planning of the next",
-    "away": "descheduled during forward",
+    "gaps": "forward but for its ops: batch fields, attention's plan, between ops",
     "sample": "sampling",
     "results": "sampled ids -> result",
     "update": "result -> sequences",
@@ -58,6 +57,8 @@ class Split(Struct, frozen=True):
     steps: int
     engine: dict[str, float]
     front: dict[str, float]
+    away: float
+    """Milliseconds of forward in which the engine's thread did not run: the system gave its CPU to something else."""
 
     @property
     def ms(self) -> float:
@@ -71,7 +72,7 @@ class Split(Struct, frozen=True):
     @property
     def python(self) -> float:
         """Share of schedule, fill, sampling, results, update and encode."""
-        return sum(v for k, v in self.engine.items() if k not in ("ops", "gaps", "away")) / self.ms
+        return sum(v for k, v in self.engine.items() if k not in ("ops", "gaps")) / self.ms
 
 
 class Clock:
@@ -129,7 +130,7 @@ class Bench:
             call(*words)
             if name == "forward":
                 self._forward_cpu += time.thread_time() - cpu
-            self.clock.lap(name if name == "sample" else "away")
+            self.clock.lap(name if name == "sample" else "gaps")
 
         setattr(self._exe, name, timed)
 
@@ -178,12 +179,12 @@ class Bench:
         self._exe.exe.profile(False)
         self._finish()
         seconds = self.clock.seconds
-        # "away" holds the wall time of forward until here: it is ops, gaps, and what the system took.
-        wall = seconds["away"]
-        seconds["ops"], seconds["gaps"] = ops, max(0.0, self._forward_cpu - ops)
-        seconds["away"] = max(0.0, wall - ops - seconds["gaps"])
+        wall = seconds["gaps"]  # of forward, until here
+        seconds["ops"], seconds["gaps"] = ops, max(0.0, wall - ops)
+        away = 1e3 * max(0.0, wall - self._forward_cpu) / done
         each = {name: 1e3 * s / done for name, s in seconds.items()}
-        return Split(streams, tokens // done, context, done, {n: each[n] for n in ENGINE}, {n: each[n] for n in FRONT})
+        engine, front = {n: each[n] for n in ENGINE}, {n: each[n] for n in FRONT}
+        return Split(streams, tokens // done, context, done, engine, front, away)
 
     def _finish(self) -> None:
         """Drop what is open, in front end and engine."""

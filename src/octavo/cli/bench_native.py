@@ -167,5 +167,6 @@ def _split_text(found: list[Split], names: tuple[str, ...], meaning: dict[str, s
             rows.append(["python", *(f"{100 * s.python:.1f} %" for s in found), "schedule to encode, without forward"])
             rows.append(["tok/s", *(number(1e3 * s.tokens / s.ms) for s in found), "tokens of a step / step"])
     rows.append(["front end", *(number(sum(s.front.values()), digits=3) for s in found), "beside the engine's step"])
+    rows.append(["away", *(number(s.away, digits=3) for s in found), "of forward: the CPU did something else"])
     width = max(len(r[-1]) for r in rows)
     return table([[*r[:-1], f"{r[-1]:<{width}}"] for r in rows])
