@@ -6,6 +6,8 @@
 namespace octavo::convert {
 namespace {
 
+constexpr int kRefits = 3;
+
 struct Fit {
     uint8_t codes[kGroup];
     uint16_t scale, minimum;
@@ -64,9 +66,10 @@ void quantize_int4m(const float* x, int count, uint8_t* codes, uint16_t* scale, 
         float s = (high - low) * keep / 15;
         float m = low + cut;
         Fit fit = round_codes(x, count, s, m);
-        if (least_squares(x, count, fit.codes, &s, &m)) {
+        for (int i = 0; i < kRefits && least_squares(x, count, fit.codes, &s, &m); ++i) {
             const Fit refit = round_codes(x, count, s, m);
-            if (refit.error < fit.error) fit = refit;
+            if (!(refit.error < fit.error)) break;
+            fit = refit;
         }
         if (fit.error < best.error) best = fit;
     }

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from octavo.program.builder import joined_name
 from octavo.program.ir import DeviceOp, Linear, Part, Program, Segment, Weight
-from octavo.quant.table import FORMATS, SOURCES, Wishes, choose
+from octavo.quant.table import FORMATS, PACKED, SOURCES, Wishes, choose
 
 WORTH = 64 << 10
 """Bytes of weights that a stage more must save: about 5 microseconds of reading."""
@@ -64,6 +64,9 @@ def split_joins(program: Program, tensors: Mapping[str, Stored], wishes: Wishes)
 def _runs(weight: Weight, tensors: Mapping[str, Stored], wishes: Wishes) -> list[tuple[Part, ...]]:
     """The parts in runs of one format; one run where splitting is not worth it (or a tensor is missing, which
     choose_formats reports)."""
+    packed = _packed_runs(weight.parts, tensors)
+    if packed:
+        return packed
     sources = [tensors[p.tensor].source for p in weight.parts if p.tensor in tensors]
     if len(sources) != len(weight.parts) or not set(sources) <= set(SOURCES):
         return [weight.parts]
@@ -84,6 +87,25 @@ def _runs(weight: Weight, tensors: Mapping[str, Stored], wishes: Wishes) -> list
     )
     worth = joined - apart >= WORTH * (len(runs) - 1)
     return [tuple(run) for run in runs] if worth else [weight.parts]
+
+
+def _packed_runs(parts: Sequence[Part], tensors: Mapping[str, Stored]) -> list[tuple[Part, ...]]:
+    """The parts in the runs that a packed checkpoint holds as one matrix each; none where it is not packed."""
+    runs: list[tuple[Part, ...]] = []
+    first = 0
+    while first < len(parts):
+        ends = (
+            end
+            for end in range(len(parts), first, -1)
+            for tensor in [tensors.get(joined_name([p.tensor for p in parts[first:end]]))]
+            if tensor is not None and tensor.source.startswith(PACKED)
+        )
+        end = next(ends, None)
+        if end is None:
+            return []
+        runs.append(tuple(parts[first:end]))
+        first = end
+    return runs
 
 
 def _split(

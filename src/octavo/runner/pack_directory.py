@@ -15,7 +15,8 @@ from octavo.models.registry import build_program
 from octavo.program.executable import PlacedWeight
 from octavo.program.formats import Formats, choose_formats
 from octavo.program.ir import Program
-from octavo.quant.table import GROUP, PACKED, PANEL, Wishes, quantises
+from octavo.program.split import split_joins
+from octavo.quant.table import FLOATS, GROUP, PACKED, PANEL, Wishes, quantises
 from octavo.runner.matrices import fill
 from octavo.weights.checkpoint import Checkpoint, Tensor, open_checkpoint
 from octavo.weights.front import DEFAULT, SAVED, saved_vocabulary
@@ -41,8 +42,7 @@ def pack_directory(source: Path, out: Path, *, quantization: str, progress: Prog
     packed = next((t.name for t in checkpoint.tensors.values() if t.source.startswith(PACKED)), None)
     if packed is not None:
         raise ConfigError(f"{source}: got a packed directory, allowed: a model that is not packed yet")
-    program = build_program(checkpoint.config)
-    formats, notes = _formats(program, checkpoint, quantization)
+    program, formats, notes = _formats(checkpoint, quantization)
     entries, rows = _entries(program, formats, checkpoint.tensors, progress or (lambda fraction: None))
     write_safetensors(out / "model.safetensors", entries, metadata={"format": "octavo-packed", "version": str(VERSION)})
     config = {
@@ -61,14 +61,19 @@ def pack_directory(source: Path, out: Path, *, quantization: str, progress: Prog
     return (*checkpoint.notes, *notes, *formats.lines)
 
 
-def _formats(program: Program, checkpoint: Checkpoint, quantization: str) -> tuple[Formats, tuple[str, ...]]:
+def _formats(checkpoint: Checkpoint, quantization: str) -> tuple[Program, Formats, tuple[str, ...]]:
+    """The Program with joins split as serving splits them, its formats, and lines for the log."""
+    whole = build_program(checkpoint.config)
     wishes = Wishes(quantization=quantization)
+    notes: tuple[str, ...] = ()
     assert quantises(wishes), quantization
-    try:
-        return choose_formats(program, checkpoint.tensors, wishes), ()
-    except ConfigError:  # every linear has codes already
-        note = f"no linear is stored as floats: codes are kept as they are, not made {quantization}"
-        return choose_formats(program, checkpoint.tensors, Wishes()), (note,)
+    linears = [w for w in whole.weights.values() if w.kind == "linear" and not w.precise]
+    tensors = checkpoint.tensors
+    if not any(all(p.tensor in tensors and tensors[p.tensor].source in FLOATS for p in w.parts) for w in linears):
+        wishes = Wishes()
+        notes = (f"no linear is stored as floats: codes are kept as they are, not made {quantization}",)
+    program = split_joins(whole, tensors, wishes)
+    return program, choose_formats(program, tensors, wishes), notes
 
 
 def _entries(

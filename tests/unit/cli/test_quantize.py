@@ -21,7 +21,7 @@ from octavo.cli.errors import FAILED, OK, USAGE
 from octavo.errors import ConfigError, ModelError
 from octavo.program.buffers import BufferStore
 from octavo.quant.table import PACKED
-from octavo.weights.checkpoint import open_checkpoint
+from octavo.weights.checkpoint import SOURCES, open_checkpoint
 from octavo.weights.safetensors import SafetensorsFile
 from tests.models.harness import Sequence1, lowered, native_backend
 from tests.quantized_maker import write_quantized
@@ -177,18 +177,22 @@ def test_the_exact_mode_and_the_reference_refuse_it(tmp_path: Path, capsys: pyte
         load_weights(lowered(checkpoint, dtype="auto"), checkpoint.tensors)
 
 
-@pytest.mark.parametrize(
-    ("form", "digest"),
-    [
-        ("f32", "b511bda0c462cb46"),
-        ("bf16", "d7f9cfc14d1e247e"),
-        ("int8", "90e4d4d1e18d5f18"),
-        ("int4m", "97a2306223d542b2"),
-    ],
-)
-def test_the_layout_of_version_1(form: str, digest: str) -> None:
+LAYOUTS = {
+    "f32": ("f32", "e30e64bb996a5a40"),
+    "bf16": ("bf16", "63ed02c13c8a53a5"),
+    "int8": ("q8_0", "17e3a883479f1a0e"),
+    "int4": ("q4_0", "0035316a1d672feb"),
+    "int4m": ("q4_1", "1d822d48b5ddee7e"),
+}
+
+
+@pytest.mark.parametrize("form", LAYOUTS)
+def test_the_layout_of_version_1(form: str) -> None:
     """Directories on disks hold these bytes: when this fails, raise VERSION in weights/quantized/packed.py."""
-    w = np.random.default_rng(0).standard_normal((20, 72)).astype(np.float32)
-    dst = native.Arena(native.packed_bytes(form, 20, 72)).view(0, native.packed_bytes(form, 20, 72))
-    native.pack(form, "f32", 20, 72, w.view(np.uint8).reshape(-1), dst, col0=0, n_total=20, threads=1)
+    source, digest = LAYOUTS[form]
+    block, size = SOURCES[source]
+    raw = np.random.default_rng(0).integers(0, 64, 20 * 96 // block * size).astype(np.uint8)
+    nbytes = native.packed_bytes(form, 20, 96)
+    dst = native.Arena(nbytes).view(0, nbytes)
+    native.pack(form, source, 20, 96, raw, dst, col0=0, n_total=20, threads=1)
     assert hashlib.sha256(dst.tobytes()).hexdigest()[:16] == digest

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from octavo.errors import ModelError
 from octavo.weights.checkpoint import Tensor, open_checkpoint
-from octavo.weights.quantized.coded import WIDENED
 from tests.quantized_maker import CODES, KINDS, write_any, write_quantized
 from tests.tiny import write_tiny
 
@@ -41,7 +40,6 @@ def test_numbers_are_the_codes_meaning(tmp_path: Path, kind: str) -> None:
     checkpoint = open_checkpoint(made.directory)
     assert len(made.matrices) == 21
     want_source = KINDS[kind][2]
-    want_source = "f32" if want_source in WIDENED else want_source
     for name, want in made.matrices.items():
         tensor = checkpoint.tensors[name]
         assert (tensor.source, tensor.shape, tensor.read().size) == (want_source, want.shape, tensor.nbytes)

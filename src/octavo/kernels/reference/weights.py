@@ -14,6 +14,10 @@ from octavo.kernels.reference.blocks import Grouped as Grouped
 from octavo.kernels.reference.blocks import blocks as blocks
 from octavo.kernels.reference.rows import GROUP, in_groups, round_bf16
 
+REFITS = 3
+"""Of scale and minimum to the codes and codes to those, from each range that is tried (docs/decisions)."""
+KEPT = (1.0, 0.93, 0.86)
+"""Shares of a group's range that are tried."""
 F32: TypeAlias = NDArray[np.float32]
 U8: TypeAlias = NDArray[np.uint8]
 
@@ -30,7 +34,7 @@ def quantize_weight(format: str, w: F32) -> Grouped:
 
     int8: scale = amax / 127 as f16, code = rne(x / scale). int4m: starts from the group's range, (max − min) / 15 over
     min, and from narrower ones (outliers are worth clipping a little), refits scale and min to the codes by least
-    squares and keeps the smallest squared error; both are rounded to f16 before codes are taken.
+    squares while that helps, and keeps the smallest squared error; both are rounded to f16 before codes are taken.
     """
     if format == "int8":
         g = in_groups(w)
@@ -88,10 +92,12 @@ def _quantize_int4m(w: F32) -> Grouped:
     high = np.where(count > 0, x, -np.inf).max(axis=2).astype(np.float32)
     span = high - low
     best = _Fit.of(x, count, span / np.float32(15), low)
-    for keep in (np.float32(1), np.float32(0.93), np.float32(0.86)):
+    for keep in map(np.float32, KEPT):
         cut = span * (np.float32(1) - keep) / np.float32(2)
         fit = _Fit.of(x, count, span * keep / np.float32(15), low + cut)
-        best = best.better(fit.refit(x, count))
+        for _ in range(REFITS):
+            fit = fit.refit(x, count)
+        best = best.better(fit)
     return Grouped(_ungroup(best.codes, w.shape), best.scale, best.minimum)
 
 

@@ -58,8 +58,6 @@ Q8_0 = np.dtype([("scale", "<f2"), ("codes", "V32")])
 S8 = np.dtype([("scale", "<f4"), ("codes", "V32")])
 """Blocks of the sources (weights.tensors.SOURCES)."""
 FLOAT_TYPES = ("F16", "BF16", "F32")
-WIDENED = ("z4", "s8")
-"""Sources that no execution format takes yet: their numbers are handed on as float32, exactly."""
 
 
 def array(tensor: SafeTensor) -> NDArray[Any]:
@@ -109,8 +107,6 @@ class CodedLinear:
             source, load, text = ("q4_0" if centred else "z4"), self._four_bits(centred), "kept exactly"
         else:
             source, load, text = ("q8_0" if exact16 else "s8"), self._eight_bits(half=exact16), "kept exactly"
-        if source in WIDENED:
-            source, load = "f32", self._widened
         return Converted(source, (self.n, self.k), load, f"{what} -> {source}, {text}")
 
     # -- tiles ---------------------------------------------------------------------------------------------------------
@@ -183,13 +179,6 @@ class CodedLinear:
             numbers -= np.take(zeros[first:end], of, axis=1, mode="clip")
             numbers *= np.take(scales[first:end], of, axis=1, mode="clip")
             yield first, end, numbers
-
-    def _widened(self) -> memoryview:
-        """f32."""
-        out = np.empty((self.n, self.k), np.float32)
-        for first, end, values in self._dense():
-            out[first:end] = values
-        return out.view(np.uint8).reshape(-1).data
 
     def _rounded(self) -> memoryview:
         """bf16."""
