@@ -17,7 +17,7 @@ from tests.quantized_maker import KINDS, write_quantized
 from tests.unit.weights.test_weights_quantized import stored
 
 VALUES: tuple[Any, ...] = (None, True, -1, 0, 8, 2**70, 1.5, "x", [], [1], ["a", {}], {}, {"a": 1}, {"weights": {}})
-SMALL = {"num_hidden_layers": 1, "vocab_size": 320}
+SMALL: dict[str, Any] = {"num_hidden_layers": 1, "vocab_size": 320}
 
 
 def use(path: Path) -> None:
