@@ -13,14 +13,13 @@ def user_cache() -> Path:
 
 def cache_base() -> Path:
     """XDG_CACHE_HOME or ~/.cache, where other programs have their folders too."""
-    return _base("XDG_CACHE_HOME", ".cache")
+    return _base(os.environ.get("XDG_CACHE_HOME"), ".cache")
 
 
 def user_config() -> Path:
     """The folder of the user's settings: <XDG_CONFIG_HOME or ~/.config>/octavo."""
-    return _base("XDG_CONFIG_HOME", ".config") / "octavo"
+    return _base(os.environ.get("XDG_CONFIG_HOME"), ".config") / "octavo"
 
 
-def _base(variable: str, default: str) -> Path:
-    base = os.environ.get(variable, "")
-    return Path(base) if os.path.isabs(base) else Path.home() / default
+def _base(value: str | None, default: str) -> Path:
+    return Path(value) if value and os.path.isabs(value) else Path.home() / default

@@ -24,9 +24,8 @@ DEPTH = 2
 
 def cache_folders() -> tuple[Path, ...]:
     """Where the client keeps repositories, by its own variables."""
-    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
-        if value := os.environ.get(variable):
-            return (Path(value).expanduser(),)
+    if value := os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE"):
+        return (Path(value).expanduser(),)
     home = os.environ.get("HF_HOME")
     return ((Path(home).expanduser() if home else cache_base() / "huggingface") / "hub",)
 
