@@ -15,11 +15,12 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from octavo.bench import meter as machine
 from octavo.bench.stages import Stage, match
 from octavo.config.args import EngineArgs
 from octavo.errors import OctavoError
 from octavo.kernels import native
+from octavo.kernels.limits import LEAST_POOL, MOST_POOL, Meter
+from octavo.kernels.machine import last_level_cache
 from octavo.program.cost import Cost, Step, op_cost
 from octavo.program.executable import ExecutableSpec
 from octavo.quant.table import FORMATS
@@ -39,7 +40,7 @@ LEAST, MOST = 4, 100
 
 
 class Gauge(Protocol):
-    """What measures limits: `octavo.bench.meter.Meter`, or a stand-in of a test."""
+    """What measures limits: `octavo.kernels.limits.Meter`, or a stand-in of a test."""
 
     def read(self) -> float: ...
     def peak(self, fmt: str, *, activation: str = "") -> float: ...
@@ -171,9 +172,9 @@ def measure(
     args = _room(args, steps)
     spec = plan_model(args, open_checkpoint(args.model)).spec
     formats = sorted({w.format for w in spec.weights if w.format in FORMATS} | {"f32"})
-    found, cache_bytes = [], machine.last_level_cache()
+    found, cache_bytes = [], last_level_cache()
     for count in threads:
-        gauge = meter(native.isa(), count) if meter else machine.Meter(native.isa(), count)
+        gauge = meter(native.isa(), count) if meter else _gauge(count, cache_bytes)
         runner = load_runner(msgspec.structs.replace(args, threads=count))
         try:
             runner.poison()  # pages of the cache are touched, or reading them would read one page of zeros
@@ -194,6 +195,11 @@ def measure(
             gauge.close()
             runner.close()
     return found
+
+
+def _gauge(threads: int, cache_bytes: int) -> Gauge:
+    """Over weights that no cache holds."""
+    return Meter(native.isa(), threads, pool=min(MOST_POOL, max(LEAST_POOL, 3 * cache_bytes)))
 
 
 def _reading(gauge: Gauge, formats: Iterable[str]) -> Reading:
