@@ -16,10 +16,10 @@ def unknown_model(wanted: Wanted, here: Sequence[Place], catalogue: Mapping[str,
     """One line: what was asked, what is near, where it was looked for, what would be fetched."""
     names = [*catalogue, *(entry.name for place in here for entry in place.entries())]
     near = nearest(wanted.text, names)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    hint = f" (did you mean {' or '.join(near)}?)" if near else ""
     looked = "; ".join(f"{place.title} ({', '.join(map(short_path, place.roots))})" for place in here)
     return FetchError(
-        f"{wanted.text!r}: no such file, directory or model{hint} Looked in: the catalogue ({', '.join(catalogue)}); "
+        f"{wanted.text!r}: no such file, directory or model{hint}. Looked in: the catalogue ({', '.join(catalogue)}); "
         f"{looked}. Fetched from Hugging Face is org/name or org/name:TAG. octavo list shows what is here"
     )
 
