@@ -21,6 +21,7 @@ from octavo.errors import OctavoError
 from octavo.kernels import native
 from octavo.kernels.limits import LEAST_POOL, MOST_POOL, Meter
 from octavo.kernels.machine import last_level_cache
+from octavo.models.registry import build_program
 from octavo.program.cost import Cost, Step, op_cost
 from octavo.program.executable import ExecutableSpec
 from octavo.quant.table import FORMATS
@@ -57,7 +58,7 @@ class Reading(Struct, frozen=True):
 
 
 class Row(Struct, frozen=True):
-    """All stages of one label in one step."""
+    """All stages of one label and format in one step."""
 
     op: str
     format: str
@@ -120,20 +121,22 @@ def rows_of(
     void: Sequence[str] = (),
     cache_bytes: int,
 ) -> tuple[Row, ...]:
-    """Stages with their seconds in one step, by label, the slowest first; `limits` of a Reading, `void` some of them.
+    """Stages with their seconds in one step, by label and format, the slowest first.
+
+    `limits` are those of a Reading, `void` some of them.
 
     Activations count as memory traffic only where an op's own outgrow the last cache.
     """
-    found: dict[str, tuple[str, list[tuple[float, Cost]]]] = {}
+    found: dict[tuple[str, str], list[tuple[float, Cost]]] = {}
     for stage, seconds in stages:
         cost = Cost()
         for op in stage.ops:
             one = op_cost(spec, op, step)
             spill = one.activations if one.activations > cache_bytes else 0
             cost += Cost(one.flops, one.weights, one.kv, spill)
-        found.setdefault(stage.label, (stage.format, []))[1].append((seconds, cost))
+        found.setdefault((stage.label, stage.format), []).append((seconds, cost))
     rows = []
-    for label, (form, many) in found.items():
+    for (label, form), many in found.items():
         seconds = sum(s for s, _ in many) or 1e-12
         total = sum((c for _, c in many), Cost())
         name = form if form in limits else "f32"
@@ -169,8 +172,9 @@ def measure(
     on_cell: Callable[[], None] | None = None,
 ) -> list[Threads]:
     """Every step shape with every number of threads. `args.model` is a path. Raises what loading raises."""
-    args = _room(args, steps)
-    spec = plan_model(args, open_checkpoint(args.model)).spec
+    checkpoint = open_checkpoint(args.model)
+    args = _room(args, steps, groups=len(build_program(checkpoint.config).groups))
+    spec = plan_model(args, checkpoint).spec
     formats = sorted({w.format for w in spec.weights if w.format in FORMATS} | {"f32"})
     found, cache_bytes = [], last_level_cache()
     for count in threads:
@@ -275,8 +279,8 @@ def plan_of(step: Step, number: int, *, block_size: int, groups: int) -> StepPla
     return StepPlan(number, plans, list(range(step.seqs)))
 
 
-def _room(args: EngineArgs, steps: Sequence[Step]) -> EngineArgs:
-    """The arguments with room for every step."""
+def _room(args: EngineArgs, steps: Sequence[Step], *, groups: int) -> EngineArgs:
+    """The arguments with room for every step; KV groups share the pool."""
     seqs, tokens, context = (max(getattr(s, name) for s in steps) for name in ("seqs", "tokens", "context"))
     blocks = max(s.seqs * (-(-s.context // args.block_size)) for s in steps)
     return msgspec.structs.replace(
@@ -284,6 +288,5 @@ def _room(args: EngineArgs, steps: Sequence[Step]) -> EngineArgs:
         max_num_seqs=max(seqs, 1),
         max_num_batched_tokens=max(tokens, seqs),
         max_model_len=context + 1,
-        # More than one KV group shares the pool: room for a few.
-        num_kv_blocks=1 + 4 * blocks,
+        num_kv_blocks=1 + groups * blocks,
     )

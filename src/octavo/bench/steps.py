@@ -31,6 +31,8 @@ from octavo.types import SamplingParams
 ENGINE = ("schedule", "fill", "ops", "gaps", "sample", "results", "update", "encode")
 """Parts of a step, in their order."""
 FRONT = ("decode", "detokenise", "events")
+GROUPS = 8
+"""KV groups that a model may have and still find room for every sequence."""
 MEANING = {
     "schedule": "plan the step",
     "fill": "plan -> batch fields",
@@ -239,7 +241,7 @@ def split(args: EngineArgs, *, streams: Sequence[int], prompt: int, steps: int, 
         max_num_seqs=max(most, 1),
         max_num_batched_tokens=args.max_num_batched_tokens or max(256, most),
         max_model_len=args.max_model_len or longest,
-        num_kv_blocks=args.num_kv_blocks or 2 + (most + 1) * (-(-longest // args.block_size) + 1),
+        num_kv_blocks=args.num_kv_blocks or 2 + GROUPS * (most + 1) * (-(-longest // args.block_size) + 1),
     )
     bench = Bench(args)
     try:
