@@ -16,11 +16,6 @@ both are 4 times.
 from __future__ import annotations
 
 import argparse
-import time
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from octavo import _native
 from octavo.kernels.limits import Meter

@@ -84,8 +84,8 @@ def test_bits(team: object, fmt: str, n: int, k: int) -> None:
 
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_scale_comes_after_the_bias_and_before_the_sum(team: object, fmt: str) -> None:
-    weight, rng = case(fmt, 24, 96)
-    x, _ = rows(fmt, rng.standard_normal((5, 96)).astype(np.float32), team)
+    weight, rng = case(fmt, 24, 256)
+    x, _ = rows(fmt, rng.standard_normal((5, 256)).astype(np.float32), team)
     bias, base = rng.standard_normal(24).astype(np.float32), rng.standard_normal((5, 24)).astype(np.float32)
     plain = linear(team, "scalar", weight, x, 5, bias=bias)[:, :96].copy().view(np.float32)
     got = linear(team, "scalar", weight, x, 5, bias=bias, accumulate=True, base=base, scale=0.22)
