@@ -1,6 +1,6 @@
 // The op tests in C++, for sanitizers, qemu and cross builds: a small transformer layer with awkward sizes, its
-// feed-forward once dense and once a mixture of experts, run whole, in chunks, on one thread and three, on every variant
-// that this CPU has. Everything must give scalar's bits.
+// feed-forward once dense and once a mixture of experts, run whole, in chunks, on one thread and three, on every
+// variant that this CPU has. Everything must give scalar's bits.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
