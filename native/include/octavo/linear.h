@@ -72,14 +72,14 @@ struct FormatInfo {
     int offset;  // stored - code
     Scale scale;
 };
-inline constexpr FormatInfo kFormats[] = {
+constexpr FormatInfo kFormats[] = {
     {"f32", 32, 0, Scale::none},       {"bf16", 16, 0, Scale::none},        {"int8", 8, 0, Scale::half},
     {"int4", 4, 8, Scale::half},       {"int4m", 4, 0, Scale::half_min},    {"int8f", 8, 0, Scale::wide},
     {"int4z", 4, 0, Scale::half_zero}, {"int4k", 4, 0, Scale::super},       {"int5", 5, 16, Scale::half},
     {"int5m", 5, 0, Scale::half_min},  {"int5k", 5, 0, Scale::super},       {"int6k", 6, 32, Scale::super16},
     {"int3k", 3, 4, Scale::super16},   {"int2k", 2, 0, Scale::super16_min},
 };
-inline constexpr int kNumFormats = static_cast<int>(sizeof kFormats / sizeof kFormats[0]);
+constexpr int kNumFormats = static_cast<int>(sizeof kFormats / sizeof kFormats[0]);
 
 [[maybe_unused]] static constexpr const FormatInfo& info_of(WeightFormat format) {
     return kFormats[static_cast<int>(format)];
