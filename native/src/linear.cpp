@@ -1,5 +1,6 @@
 // The linear kernel: which function does a format. Compiled once per ISA, as are linear_int*.cpp.
 #include "linear_float.h"
+#include "linear_int.h"
 #include "linear_range.h"
 
 namespace octavo::OCTAVO_ISA_NS {
@@ -30,18 +31,18 @@ void linear_panels(const LinearTask& task) {
     switch (task.weight.format) {
         case WeightFormat::f32: return float_linear<false>(task);
         case WeightFormat::bf16: return float_linear<true>(task);
-        case WeightFormat::int8: return linear_int8(task);
-        case WeightFormat::int8f: return linear_int8f(task);
-        case WeightFormat::int4: return linear_int4(task);
-        case WeightFormat::int4m: return linear_int4m(task);
-        case WeightFormat::int4z: return linear_int4z(task);
-        case WeightFormat::int4k: return linear_int4k(task);
-        case WeightFormat::int5: return linear_int5(task);
-        case WeightFormat::int5m: return linear_int5m(task);
-        case WeightFormat::int5k: return linear_int5k(task);
-        case WeightFormat::int6k: return linear_int6k(task);
-        case WeightFormat::int3k: return linear_int3k(task);
-        case WeightFormat::int2k: return linear_int2k(task);
+        case WeightFormat::int8: return OCTAVO_INTEGER_NS::linear_int8(task);
+        case WeightFormat::int8f: return OCTAVO_INTEGER_NS::linear_int8f(task);
+        case WeightFormat::int4: return OCTAVO_INTEGER_NS::linear_int4(task);
+        case WeightFormat::int4m: return OCTAVO_INTEGER_NS::linear_int4m(task);
+        case WeightFormat::int4z: return OCTAVO_INTEGER_NS::linear_int4z(task);
+        case WeightFormat::int4k: return OCTAVO_INTEGER_NS::linear_int4k(task);
+        case WeightFormat::int5: return OCTAVO_INTEGER_NS::linear_int5(task);
+        case WeightFormat::int5m: return OCTAVO_INTEGER_NS::linear_int5m(task);
+        case WeightFormat::int5k: return OCTAVO_INTEGER_NS::linear_int5k(task);
+        case WeightFormat::int6k: return OCTAVO_INTEGER_NS::linear_int6k(task);
+        case WeightFormat::int3k: return OCTAVO_INTEGER_NS::linear_int3k(task);
+        case WeightFormat::int2k: return OCTAVO_INTEGER_NS::linear_int2k(task);
     }
 }
 

@@ -1,4 +1,5 @@
 // 8-bit codes: linear_range.h, once a format.
+#include "linear_int.h"
 #include "linear_range.h"
 
 namespace octavo::OCTAVO_ISA_NS {

@@ -86,7 +86,8 @@ static void quant_range(const LinearTask& t, int64_t panel, int64_t row0, int64_
     const uint8_t* codes = t.weight.panels + static_cast<size_t>(panel) * stride;
     QuantInput in{codes,   stride,    codes + panel_code_bytes(F::kFormat, k), stride, t.x, t.x_stride, corrections,
                   nullptr, t.weight.k};
-    if constexpr (F::kBits != 8) {
+    // A panel left over is read as it is: half the tiles to compile, for one panel in many.
+    if constexpr (F::kBits != 8 && panels == kPanels) {
         if (row1 - row0 >= kUnpackFrom) {
             const size_t bytes = 512 * groups_of(k);
             for (int p = 0; p < panels; ++p) unpack_panel<F>(codes + p * stride, groups_of(k), unpacked + p * bytes);
@@ -116,19 +117,5 @@ OCTAVO_INLINE void quant_linear(const LinearTask& t) {
         for (; panel < t.panel1; ++panel) quant_range<F, 1>(t, panel, row0, row1, unpacked, corrections);
     }
 }
-
-// Defined in linear_int*.cpp, apart so that they compile beside each other.
-void linear_int8(const LinearTask& t);
-void linear_int8f(const LinearTask& t);
-void linear_int4(const LinearTask& t);
-void linear_int4m(const LinearTask& t);
-void linear_int4z(const LinearTask& t);
-void linear_int4k(const LinearTask& t);
-void linear_int5(const LinearTask& t);
-void linear_int5m(const LinearTask& t);
-void linear_int5k(const LinearTask& t);
-void linear_int6k(const LinearTask& t);
-void linear_int3k(const LinearTask& t);
-void linear_int2k(const LinearTask& t);
 
 }  // namespace octavo::OCTAVO_ISA_NS
