@@ -50,7 +50,7 @@ class Attention:
         self._place = (group, layer)
         self._name = b.name("attend")
         parts = {"q_proj": q, "k_proj": kv, "v_proj": kv}
-        self._qkv = Linear(b, width, parts=parts, split="out", bias=shape.bias, fused=shape.fused)
+        self._qkv = Linear(b, width, parts=parts, split="out", bias=shape.bias, fused=shape.fused, careful=True)
         self._norms: list[RMSNorm] = []
         if shape.qk_norm is not None:
             eps, per_head, offset = shape.qk_norm.eps, shape.qk_norm.per_head, shape.qk_norm.offset
@@ -58,7 +58,7 @@ class Attention:
                 columns = shape.head_dim if per_head else columns
                 norm = RMSNorm(b.sub(name), columns, eps=eps, per_head=per_head, in_place=True, offset=offset)
                 self._norms.append(norm)
-        self._out = Linear(b, q, parts={"o_proj": width}, split="in", bias=shape.out_bias)
+        self._out = Linear(b, q, parts={"o_proj": width}, split="in", bias=shape.out_bias, careful=True)
 
     def __call__(self, x: View) -> View:
         shape, builder = self._shape, self._builder

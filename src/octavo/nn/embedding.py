@@ -32,7 +32,7 @@ class Head:
         self._scale, self._softcap = scale, softcap
         if tied:
             b.builder.ignore(b.name("weight"))  # some files hold the copy all the same
-        self._weight = tied.weight if tied else b.builder.linear_weight({b.name("weight"): vocab}, width)
+        self._weight = tied.weight if tied else b.builder.linear_weight({b.name("weight"): vocab}, width, careful=True)
 
     def __call__(self, x: View) -> View:
         """[R, width] to [R, vocab]."""

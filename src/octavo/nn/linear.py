@@ -17,7 +17,7 @@ class Linear:
     `Linear(b, 576, parts={"q_proj": 576, "k_proj": 192, "v_proj": 192}, split="out")` is one matmul over three tensors;
     `pieces(y)` are their columns of the result, so nothing is split or copied.
     `fused`: the checkpoint holds the parts joined already, in one tensor of this name.
-    `precise` keeps it from --quantization (routers).
+    `careful` has --quantization int4 give it 8 bits. `precise` keeps it from --quantization (routers).
     `split` says along which side a tensor-parallel group would cut it ("out": columns of y, "in": columns of x).
     """
 
@@ -30,6 +30,7 @@ class Linear:
         split: Split | None = None,
         bias: bool = False,
         fused: str | None = None,
+        careful: bool = False,
         precise: bool = False,
     ) -> None:
         self._builder = b.builder
@@ -38,7 +39,7 @@ class Linear:
         self.parts = dict(parts)
         self.split = split
         tensors = {b.name(f"{p}.weight"): n for p, n in stored.items()}
-        self.weight = b.builder.linear_weight(tensors, n_in, precise=precise)
+        self.weight = b.builder.linear_weight(tensors, n_in, careful=careful, precise=precise)
         self.bias = b.builder.vector({b.name(f"{p}.bias"): n for p, n in stored.items()}) if bias else None
 
     def __call__(self, x: View) -> View:

@@ -19,7 +19,7 @@ class GatedMLP:
         self._fn = fn
         parts = {"gate_proj": inner, "up_proj": inner}
         self._gate_up = Linear(b, width, parts=parts, split="out", bias=bias, fused=fused)
-        self._down = Linear(b, inner, parts={"down_proj": width}, split="in", bias=bias)
+        self._down = Linear(b, inner, parts={"down_proj": width}, split="in", bias=bias, careful=True)
 
     def __call__(self, x: View) -> View:
         gate, up = self._gate_up.pieces(self._gate_up(x))

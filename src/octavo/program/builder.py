@@ -70,10 +70,11 @@ class Builder:
         self._buffers.append(Buffer(name, rows, width, dtype, port, times))
         return View(len(self._buffers) - 1, 0, 1, width, width)
 
-    def linear_weight(self, parts: Mapping[str, int], k: int, *, precise: bool = False) -> str:
+    def linear_weight(self, parts: Mapping[str, int], k: int, *, careful: bool = False, precise: bool = False) -> str:
         """A matrix [sum of rows, k] filled by the tensors of `parts` (name -> rows), one below the other."""
         name = joined_name(list(parts))
-        self._declare(Weight(name, "linear", sum(parts.values()), k, _parts(parts), precise=precise))
+        weight = Weight(name, "linear", sum(parts.values()), k, _parts(parts), careful=careful, precise=precise)
+        self._declare(weight)
         return name
 
     def expert_weight(self, name: str, experts: Sequence[Mapping[str, int]], k: int) -> str:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from octavo.errors import ConfigError, ModelError, some
 from octavo.program.ir import Program
+from octavo.program.precision import eight_bits
 from octavo.quant.table import FLOATS, FORMATS, Wishes, choose, quantises
 
 
@@ -48,6 +49,7 @@ def choose_formats(program: Program, tensors: Mapping[str, SourceTensor], wishes
     counts: Counter[tuple[str, str, str]] = Counter()
     sizes: Counter[tuple[str, str, str]] = Counter()
     any_float = False
+    eight = eight_bits(program)
     for weight in program.weights.values():
         if weight.kind == "table":
             continue
@@ -59,7 +61,7 @@ def choose_formats(program: Program, tensors: Mapping[str, SourceTensor], wishes
             continue
         any_float = any_float or (not weight.precise and all(s in FLOATS for s in sources))
         asked = Wishes(dtype=wishes.dtype) if weight.precise else wishes
-        choice = choose(sources, asked, lookup=weight.lookup)
+        choice = choose(sources, asked, eight=weight.name in eight)
         by_weight[weight.name] = choice.format
         row = ("+".join(dict.fromkeys(sources)), choice.format, choice.text)
         counts[row] += len(sources)

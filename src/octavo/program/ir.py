@@ -103,6 +103,8 @@ class Weight(Struct, frozen=True):
     """An op reads single rows out of it (embed); it may feed the head as well."""
     experts: int = 1
     """Matrices [n, k] of one shape, packed one after another at a constant stride; `parts` fill expert after expert."""
+    careful: bool = False
+    """Given 8 bits by --quantization int4: rounding it costs most (decisions/0012)."""
     precise: bool = False
     """Never quantised by --quantization: small, and what it decides is not a matter of degree (routers)."""
 

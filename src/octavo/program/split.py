@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from octavo.program.builder import joined_name
 from octavo.program.ir import DeviceOp, Linear, Part, Program, Segment, Weight
+from octavo.program.precision import eight_bits
 from octavo.quant.table import FORMATS, PACKED, SOURCES, Wishes, choose
 
 WORTH = 64 << 10
@@ -31,11 +32,12 @@ class Stored(Protocol):
 def split_joins(program: Program, tensors: Mapping[str, Stored], wishes: Wishes) -> Program:
     """`program` with every join that is worth it as several linears, each over parts of one format. Results are the
     same to the bit: no sum crosses columns. The program itself where there is none."""
+    eight = eight_bits(program)
     plans = {
         name: runs
         for name, weight in program.weights.items()
         if len(weight.parts) > 1 and weight.kind == "linear" and weight.experts == 1
-        for runs in [_runs(weight, tensors, wishes)]
+        for runs in [_runs(weight, tensors, wishes, eight=name in eight)]
         if len(runs) > 1
     }
     plans = {name: plans[name] for op in program.ops if isinstance(op, Linear) for name in [op.weight] if name in plans}
@@ -61,7 +63,7 @@ def split_joins(program: Program, tensors: Mapping[str, Stored], wishes: Wishes)
     return result
 
 
-def _runs(weight: Weight, tensors: Mapping[str, Stored], wishes: Wishes) -> list[tuple[Part, ...]]:
+def _runs(weight: Weight, tensors: Mapping[str, Stored], wishes: Wishes, *, eight: bool) -> list[tuple[Part, ...]]:
     """The parts in runs of one format; one run where splitting is not worth it (or a tensor is missing, which
     choose_formats reports)."""
     packed = _packed_runs(weight.parts, tensors)
@@ -75,13 +77,13 @@ def _runs(weight: Weight, tensors: Mapping[str, Stored], wishes: Wishes) -> list
     runs: list[list[Part]] = []
     formats: list[str] = []
     for part, source in zip(weight.parts, sources, strict=True):
-        own = choose([source], wishes, lookup=weight.lookup).format
+        own = choose([source], wishes, eight=eight).format
         if formats and formats[-1] == own:
             runs[-1].append(part)
         else:
             runs.append([part])
             formats.append(own)
-    joined = FORMATS[choose(sources, wishes, lookup=weight.lookup).format].storage_bytes(weight.n, weight.k)
+    joined = FORMATS[choose(sources, wishes, eight=eight).format].storage_bytes(weight.n, weight.k)
     apart = sum(
         FORMATS[own].storage_bytes(sum(p.rows for p in run), weight.k) for run, own in zip(runs, formats, strict=True)
     )

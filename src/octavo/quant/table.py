@@ -5,7 +5,7 @@
     float32         f32                  f32    f32    f32       the exact mode
     bfloat16        as auto              bf16   bf16   bf16      float tensors are rounded, codes are kept
     + int8          as auto              int8   int8   int8      float linears are quantised in groups of 32
-    + int4          as auto              int4m  int4m  int4m     (embedding and head: int8)
+    + int4          as auto              int4m  int4m  int4m     (int8: see program/precision.py)
 
 A block type takes the smallest format that holds it without loss, and there is one of about its own size for all but
 iq4_nl, iq4_xs and mxfp4, whose looked-up values are 8-bit codes. A joined linear whose parts differ takes the smallest
@@ -107,11 +107,11 @@ class Choice(Struct, frozen=True):
     text: str
 
 
-def choose(sources: Sequence[str], wishes: Wishes, *, lookup: bool = False) -> Choice:
+def choose(sources: Sequence[str], wishes: Wishes, *, eight: bool = False) -> Choice:
     """The execution format of a weight whose parts are stored as `sources`.
 
-    `lookup`: an embedding (perhaps also the head): --quantization int4 gives it int8. Raises ModelError for a source
-    that has no row here.
+    `eight`: --quantization int4 gives it int8 (program/precision.py). Raises ModelError for a source that has no row
+    here.
     """
     if sources[0].startswith(PACKED):
         assert len(sources) == 1, sources
@@ -124,7 +124,7 @@ def choose(sources: Sequence[str], wishes: Wishes, *, lookup: bool = False) -> C
     floats = all(s in FLOATS for s in sources)
     if wishes.dtype == "float32":
         return Choice("f32", _to_f32(sources))
-    if floats and (wishes.quantization == "int8" or (wishes.quantization == "int4" and lookup)):
+    if floats and (wishes.quantization == "int8" or (wishes.quantization == "int4" and eight)):
         return Choice("int8", "quantised to 8 bits in groups of 32")
     if floats and wishes.quantization == "int4":
         return Choice("int4m", "quantised to 4 bits in groups of 32, with a minimum")

@@ -60,7 +60,16 @@ def test_choices(sources: list[str], auto: str, bfloat16: str, int8: str, int4: 
 
 
 def test_an_embedding_is_never_cut_to_four_bits() -> None:
-    assert choose(["bf16"], Wishes(quantization="int4"), lookup=True).format == "int8"
+    assert choose(["bf16"], Wishes(quantization="int4"), eight=True).format == "int8"
+
+
+def test_int4_leaves_eight_bits_where_rounding_costs_most(tmp_path: Path) -> None:
+    checkpoint = TinyCheckpoint.open(write_tiny(tmp_path, "llama", tokenizer=False))
+    program = build_program(checkpoint.config)
+    formats = choose_formats(program, checkpoint.tensors, Wishes(quantization="int4")).by_weight
+    four = {name.rpartition("layers.")[2] for name, form in formats.items() if form == "int4m"}
+    assert four == {f"{i}.mlp.(gate_proj+up_proj).weight" for i in (0, 1)}
+    assert set(formats.values()) == {"int4m", "int8"}
 
 
 def test_wishes_that_contradict_are_refused() -> None:
