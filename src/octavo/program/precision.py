@@ -6,8 +6,8 @@ from octavo.program.ir import Program, weights_of
 
 
 def eight_bits(program: Program) -> frozenset[str]:
-    """Names of weights: embeddings, those their layers call careful (attention, down_proj, an untied head), and all of the first
-    and last eighth of the layers and of every third between (about half; llama.cpp's mixed files choose the same)."""
+    """Names of weights: embeddings, what its layer calls careful (attention, down_proj, an untied head), and all of the
+    first and last eighth of the layers and of every third between (about half, as in llama.cpp's mixed files)."""
     layers = [s for s in program.segments if s.name.startswith("layers.")]
     names = {weight.name for weight in program.weights.values() if weight.lookup or weight.careful}
     for i, segment in enumerate(layers):
