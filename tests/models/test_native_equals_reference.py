@@ -31,8 +31,8 @@ CASES: list[tuple[str, dict[str, Any], float]] = [
 """Variant, wishes, root of a row's mean squared difference over the logits' spread.
 
 Below float32 a rounding may fall either way: one K that does costs a few 1e-3 of its attention, and q8 codes behind it
-follow. With K and V in float32 the integer formats agree as closely as float32 itself, unless a code sits on a tie: then the
-rows behind it are off by up to TIE, and only those. A wrong kernel is wrong in every row.
+follow. With K and V in float32 the integer formats agree as closely as float32 itself, unless a code sits on a tie: the
+rows behind it are then off by up to TIE, and only those. A wrong kernel is wrong in every row.
 """
 TIE = 3e-2
 
