@@ -119,6 +119,7 @@ def test_a_share_is_the_time_of_the_binding_limit(spec: ExecutableSpec) -> None:
     assert row.limit_ms == pytest.approx(2e3 * cost.bytes / 1e6)
 
 
+@pytest.mark.skipif(not __debug__, reason="a bug of ours is an assert, and python -O has none")
 def test_stages_without_an_op_are_known_and_others_refused(spec: ExecutableSpec) -> None:
     with pytest.raises(AssertionError, match="has no op"):
         match(spec, ["attend"])
