@@ -30,6 +30,7 @@ class Steps(FakeAsyncLLM):
         super().__init__()
         self.rate = rate
         self.waiting: set[asyncio.Event] = set()
+        self.task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         while True:
@@ -56,7 +57,7 @@ def serve(rate: float) -> None:
 
     async def start() -> Steps:
         llm = Steps(rate)
-        llm.task = asyncio.ensure_future(llm.run())  # type: ignore[attr-defined]
+        llm.task = asyncio.create_task(llm.run())
         return llm
 
     run(start, ServerConfig(port=0), on_ready=lambda line: print(line, flush=True))

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, TYPE_CHECKING, cast
 
 import msgspec
 import uvicorn.config
@@ -35,8 +35,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = True
         self._head_timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(cast("asyncio.Transport", transport))  # a server's connections are all Transports
         self._head_timer = self.loop.call_later(self.head_seconds, self._too_slow)
 
     def connection_lost(self, exc: Exception | None) -> None:
