@@ -139,11 +139,10 @@ def checked(args: EngineArgs, load: LoadFlags, data: DatasetFlags) -> Plan:
     metrics = load.percentile_metrics.split(",")
     if unknown := [m for m in metrics if m not in LATENCIES]:
         raise UsageError(f"--percentile-metrics: got {unknown[0]!r}, allowed: {', '.join(LATENCIES)}")
-    limits: list[int | None] = [int(n) for w in load.max_concurrency for n in numbers("--max-concurrency", w, low=1, high=1e6)]
+    words = load.max_concurrency
+    limits: list[int | None] = [int(n) for w in words for n in numbers("--max-concurrency", w, low=1, high=1e6)]
     points = [
-        Point(rate, load.burstiness, many)
-        for rate in parse_rates(load.request_rate)
-        for many in limits or [None]
+        Point(rate, load.burstiness, many) for rate in parse_rates(load.request_rate) for many in limits or [None]
     ]
     percentiles = numbers("--metric-percentiles", load.metric_percentiles, high=100)
     return Plan(args, load, data, points, parse_limits(load.goodput), percentiles, metrics)
