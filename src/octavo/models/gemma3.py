@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from octavo.models import fields, positions
 from octavo.models.fields import Config
 from octavo.models.windows import all_but_every, layer_windows, sliding_layers
-from octavo.nn import Attention, AttentionShape, Build, Embedding, GatedMLP, Head, QKNorm, RMSNorm
+from octavo.nn import Attention, AttentionShape, Build, Embedding, GatedMLP, Head, QKNorm, RMSNorm, emit_decoder
 from octavo.program.ir import View
 from octavo.program.rope import RopeSpec
 
@@ -89,11 +89,6 @@ class Gemma3ForCausalLM:
 
     def __call__(self) -> View:
         """Emit the whole model; the logits."""
-        b = self.builder
-        with b.segment("embed"):
-            h = self.embed_tokens()
-        for i, layer in enumerate(self.layers):
-            with b.segment(f"layers.{i}"):
-                h = layer(h)
-        with b.segment("head"):
-            return self.lm_head(self.norm(b.gather(h, name="rows")))
+        return emit_decoder(
+            self.builder, embed=self.embed_tokens, layers=self.layers, norm=self.norm, head=self.lm_head
+        )

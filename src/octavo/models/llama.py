@@ -9,7 +9,7 @@ from __future__ import annotations
 from octavo.models import fields, positions
 from octavo.models.fields import Config
 from octavo.models.windows import layer_windows, sliding_layers
-from octavo.nn import Attention, AttentionShape, Build, Embedding, GatedMLP, Head, RMSNorm
+from octavo.nn import Attention, AttentionShape, Build, Embedding, GatedMLP, Head, RMSNorm, emit_decoder
 from octavo.program.ir import View
 
 
@@ -59,11 +59,6 @@ class LlamaForCausalLM:
 
     def __call__(self) -> View:
         """Emit the whole model; the logits."""
-        b = self.builder
-        with b.segment("embed"):
-            h = self.embed_tokens()
-        for i, layer in enumerate(self.layers):
-            with b.segment(f"layers.{i}"):
-                h = layer(h)
-        with b.segment("head"):
-            return self.lm_head(self.norm(b.gather(h, name="rows")))
+        return emit_decoder(
+            self.builder, embed=self.embed_tokens, layers=self.layers, norm=self.norm, head=self.lm_head
+        )

@@ -19,6 +19,7 @@ from octavo.nn import (
     QKNorm,
     RMSNorm,
     SparseMLP,
+    emit_decoder,
 )
 from octavo.program.ir import View
 
@@ -102,11 +103,6 @@ class Qwen3MoeForCausalLM:
 
     def __call__(self) -> View:
         """Emit the whole model; the logits."""
-        b = self.builder
-        with b.segment("embed"):
-            h = self.embed_tokens()
-        for i, layer in enumerate(self.layers):
-            with b.segment(f"layers.{i}"):
-                h = layer(h)
-        with b.segment("head"):
-            return self.lm_head(self.norm(b.gather(h, name="rows")))
+        return emit_decoder(
+            self.builder, embed=self.embed_tokens, layers=self.layers, norm=self.norm, head=self.lm_head
+        )

@@ -4,6 +4,7 @@ from octavo.nn.attention import Attention as Attention
 from octavo.nn.attention import AttentionShape as AttentionShape
 from octavo.nn.attention import QKNorm as QKNorm
 from octavo.nn.build import Build as Build
+from octavo.nn.decoder import emit_decoder as emit_decoder
 from octavo.nn.embedding import Embedding as Embedding
 from octavo.nn.embedding import Head as Head
 from octavo.nn.experts import ExpertsShape as ExpertsShape
