@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -183,33 +184,36 @@ def test_full_queue_answers_at_once() -> None:
             data = {"prompt": [1], "max_tokens": 4000, "ignore_eos": True, "stream": True}
             held = [asyncio.ensure_future(ask(app, "POST", TEXT, data, leave_at=1.5)) for _ in range(2)]
             await asyncio.sleep(0.05)
-            begin = time.perf_counter()
             reply = await ask(app, "POST", TEXT, data)
-            took = time.perf_counter() - begin
-            assert reply.status == 503 and int(reply.headers["retry-after"]) >= 1 and took < 0.05 + 0.2
+            assert reply.status == 503 and int(reply.headers["retry-after"]) >= 1
+            assert not any(one.done() for one in held), "refused at once, not after a wait for room"
             await asyncio.gather(*held)
             await settled(app, llm)
 
     asyncio.run(run())
 
 
-def test_health_while_long_prompts_come_in() -> None:
-    """R16: 200,000-token prompts are tokenised without stopping the event loop."""
+def test_health_while_long_prompts_come_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R16: tokenising does not stop the event loop: /health answers while a long prompt is in the tokenizer."""
 
     async def run() -> None:
-        async with serving(max_model_len=400_000, num_kv_blocks=30_000) as (app, _):
+        async with serving(max_model_len=400_000, num_kv_blocks=30_000) as (app, llm):
+            encode = type(llm.tokenizer).encode
+            held, go_on = threading.Event(), threading.Event()
+
+            def slow(self: object, text: str, **options: Any) -> list[int]:
+                held.set()
+                assert go_on.wait(30.0), "/health never answered"
+                return encode(self, text, **options)  # type: ignore[arg-type]
+
+            monkeypatch.setattr(type(llm.tokenizer), "encode", slow)
             data = {"messages": [{"role": "user", "content": "word " * 40_000}], "max_tokens": 1}
             works = [asyncio.ensure_future(ask(app, "POST", CHAT, data)) for _ in range(3)]
-            times = []
-            while not all(work.done() for work in works):
-                begin = time.perf_counter()
-                await ask(app, "GET", "/health")
-                await asyncio.sleep(0.002)
-                times.append(time.perf_counter() - begin)
-            assert [work.result().status for work in works] == [200] * 3
-            assert sorted(times)[int(len(times) * 0.99)] < 0.05 + 0.1, (
-                "the first is the bound; the second is for busy machines"
-            )
+            while not held.is_set():
+                await asyncio.sleep(0.001)
+            assert (await ask(app, "GET", "/health")).status == 200 and not any(work.done() for work in works)
+            go_on.set()
+            assert [(await work).status for work in works] == [200] * 3
 
     asyncio.run(run())
 
