@@ -95,7 +95,8 @@ struct Kernels {
     const char* isa;
     // Rows [first, last) of one op. `scratch` holds 3 rows of the widest buffer.
     void (*rows)(const RowOp& op, std::int64_t first, std::int64_t last, float* scratch);
-    void (*attend)(const AttendOp& op, const AttendItem& item, std::uint8_t* scratch);
+    // `then`: the item whose cache is to be on its way when this one ends; null: none.
+    void (*attend)(const AttendOp& op, const AttendItem& item, const AttendItem* then, std::uint8_t* scratch);
     void (*attend_fold)(const AttendOp& op, const AttendSplit& split, std::uint8_t* scratch);
     LogitScan (*scan_logits)(const float* x, std::int64_t n);
     void (*exp_logits)(const float* x, std::int64_t n, float temperature, float top, float* e, float* sums);

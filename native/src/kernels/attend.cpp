@@ -14,10 +14,22 @@ namespace {
 
 constexpr int kFewRows = 8;  // up to here the cache is read in place
 
+// One head's K in a block, and its V.
+OCTAVO_INLINE std::int64_t head_bytes(const KvLayer& kv) {
+    return std::int64_t{kv.dim} * kv.block_size * (kv.dtype == Dtype::f32 ? 4 : 2);
+}
+
 // Where the 16 keys of group g begin, for reading in place.
 OCTAVO_INLINE const std::uint8_t* key_group(const Item& c, int g) {
     const std::int64_t size = c.op->kv.block_size;
     return c.blocks[g * 16 / size] + g * 16 % size * 4;
+}
+
+// Where V of those keys begins.
+OCTAVO_INLINE const std::uint8_t* value_group(const Item& c, int g) {
+    const KvLayer& kv = c.op->kv;
+    const std::int64_t size = kv.block_size, key_bytes = c.size.dim * (kv.dtype == Dtype::bf16 ? 2 : 4);
+    return c.blocks[g * 16 / size] + kv.v_bytes + g * 16 % size * key_bytes;
 }
 
 template <bool kBf16, bool kDirect, int MR, int NV>
@@ -33,7 +45,11 @@ OCTAVO_INLINE void score_block(const Item& c, std::int32_t r0, int g) {
     for (int r = 0; r < MR; r++) OCTAVO_UNROLL for (int v = 0; v < NV; v++) b.acc[r][v] = zero_f32();
     const std::int64_t stride = kDirect ? c.op->kv.block_size * 4 : 64;
     const void* x = c.mem.q + r0 * dim / (keeps_pairs<kBf16, kDirect>() ? 2 : 1);
-    chain<kSource, MR, NV, MR, 1>(b, x, base, stride, dim);
+    // V of these keys is wanted next: as many lines as the chain has steps.
+    const std::uint8_t* ahead[NV];
+    OCTAVO_UNROLL
+    for (int v = 0; v < NV; v++) ahead[v] = kDirect ? value_group(c, g + v) : nullptr;
+    chain<kSource, kDirect, MR, NV, MR, 1>(b, x, base, stride, dim, ahead);
     const f32x16 scale = set1(c.op->scale);
     OCTAVO_UNROLL
     for (int r = 0; r < MR; r++)
@@ -54,12 +70,6 @@ void scores(const Item& c) {
     constexpr int kStep = tile_vectors(kSource, 1), kTile = tile_rows(kSource);
     for (int g0 = c.from / 16; g0 < groups; g0 += kStep) {
         const int end = g0 + kStep < groups ? g0 + kStep : groups;
-        if constexpr (kDirect) {
-            // V of these keys is wanted next.
-            const std::int64_t size = c.op->kv.block_size, key_bytes = c.size.dim * (kBf16 ? 2 : 4);
-            for (int g = g0; g < end; g++)
-                prefetch_range(c.blocks[g * 16 / size] + c.op->kv.v_bytes + g * 16 % size * key_bytes, 16 * key_bytes);
-        }
         for (std::int32_t r0 = 0; r0 < c.rows; r0 += kTile) {
             with_rows<kTile>(c.rows - r0, [&]<int MR>() {
                 constexpr int NV = tile_vectors(kSource, MR);
@@ -103,7 +113,7 @@ OCTAVO_INLINE void value_block(const Item& c, std::int32_t r0, int g, bool first
                     store_i32(head[v], bit_and(pair, set1(static_cast<std::int32_t>(0xffff0000u))));
                     base[v] = head[v];
                 }
-                chain<kSource, MR, NV, 1, kXR>(b, x + key * kXBytes, base, 64, 2);
+                chain<kSource, false, MR, NV, 1, kXR>(b, x + key * kXBytes, base, 64, 2, base);
                 key += 2;
             }
         }
@@ -113,7 +123,14 @@ OCTAVO_INLINE void value_block(const Item& c, std::int32_t r0, int g, bool first
             OCTAVO_UNROLL
             for (int v = 0; v < NV; v++)
                 base[v] = c.blocks[key / size] + c.op->kv.v_bytes + in_block * dim * (kBf16 ? 2 : 4) + (g + v) * 64;
-            chain<kSource, MR, NV, 1, kXR>(b, x + key * kXBytes, base, dim * 4, kBf16 ? n & ~1 : n);
+            // K of the block that follows in the next tile: each dim group asks for its share of the lines.
+            constexpr int kKeys = kBf16 ? 2 : 1;  // a step
+            const bool follows = key / size < c.num_next;
+            const std::uint8_t* ahead[NV];
+            OCTAVO_UNROLL
+            for (int v = 0; v < NV; v++)
+                ahead[v] = follows ? c.next[key / size] + 64 * (((g + v) * size + in_block) / kKeys) : base[v];
+            chain<kSource, true, MR, NV, 1, kXR>(b, x + key * kXBytes, base, dim * 4, kBf16 ? n & ~1 : n, ahead);
             if constexpr (kBf16) {
                 if (n & 1) {
                     // The pair's other key is nobody's: its weight is 0 and its V is taken as 0.
@@ -124,7 +141,7 @@ OCTAVO_INLINE void value_block(const Item& c, std::int32_t r0, int g, bool first
                         store_i32(last[v], bit_and(pair, set1(int32_t{0xffff})));
                         base[v] = last[v];
                     }
-                    chain<kSource, MR, NV, 1, kXR>(b, x + (key + n - 1) * kXBytes, base, 64, 2);
+                    chain<kSource, false, MR, NV, 1, kXR>(b, x + (key + n - 1) * kXBytes, base, 64, 2, base);
                 }
             }
         }
@@ -135,7 +152,7 @@ OCTAVO_INLINE void value_block(const Item& c, std::int32_t r0, int g, bool first
         const int key = first_value<kBf16>(c), end = kBf16 ? (c.keys + 1) & ~1 : c.keys;
         OCTAVO_UNROLL
         for (int v = 0; v < NV; v++) base[v] += key * 64;
-        chain<kSource, MR, NV, 1, kXR>(b, x + key * kXBytes, base, 64, end - key);
+        chain<kSource, false, MR, NV, 1, kXR>(b, x + key * kXBytes, base, 64, end - key, base);
     }
     OCTAVO_UNROLL
     for (int r = 0; r < MR; r++)
@@ -149,12 +166,6 @@ void values(const Item& c, bool first_tile) {
     constexpr int kStep = tile_vectors(kSource, 1), kTile = tile_rows(kSource);
     for (int g0 = 0; g0 < groups; g0 += kStep) {
         const int end = g0 + kStep < groups ? g0 + kStep : groups;
-        if constexpr (kDirect) {
-            // K of the next tile, a share of its blocks with every dim group.
-            const std::int64_t block_bytes = c.size.dim * c.op->kv.block_size * (kBf16 ? 2 : 4);
-            for (int i = g0 * c.num_next / groups; i < end * c.num_next / groups; i++)
-                prefetch_range(c.next[i], block_bytes);
-        }
         for (std::int32_t r0 = 0; r0 < c.rows; r0 += kTile) {
             with_rows<kTile>(c.rows - r0, [&]<int MR>() {
                 constexpr int NV = tile_vectors(kSource, MR);
@@ -166,6 +177,23 @@ void values(const Item& c, bool first_tile) {
     }
 }
 
+// The first key of the span's first tile with a visible key.
+OCTAVO_INLINE std::int32_t first_tile(const AttendOp& op, const AttendItem& it, std::int32_t span) {
+    const std::int32_t seen = first_seen(op, it.position) / kTileKeys * kTileKeys;
+    return seen > span * kSpanKeys ? seen : span * kSpanKeys;
+}
+
+// The item behind this one: its first tile is what comes next.
+void ask_for_item(Item& c, const AttendItem& then) {
+    const KvLayer& kv = c.op->kv;
+    const std::int32_t first = first_tile(*c.op, then, then.span), end = then.position + then.tokens;
+    const std::int64_t head = head_bytes(kv) * then.kv_head;
+    const std::int32_t* table =
+        c.op->table + static_cast<std::int64_t>(then.seq) * c.op->max_blocks + first / kv.block_size;
+    for (std::int32_t i = 0; i * kv.block_size < end - first && i * kv.block_size < kTileKeys; i++)
+        c.next[c.num_next++] = kv.base + table[i] * kv.block_bytes + head;
+}
+
 // Points c at the tile from first_key on; `end` is the item's last key of the span, `all` of all its spans.
 void set_tile(Item& c, std::int32_t first_key, std::int32_t end, std::int32_t all) {
     const KvLayer& kv = c.op->kv;
@@ -173,14 +201,14 @@ void set_tile(Item& c, std::int32_t first_key, std::int32_t end, std::int32_t al
     const std::int32_t seen = first_seen(*c.op, c.it->position);
     c.from = seen > first_key ? seen - first_key : 0;
     c.keys = end - first_key < kTileKeys ? end - first_key : kTileKeys;
-    const std::int64_t head =
-        static_cast<std::int64_t>(c.it->kv_head) * kv.dim * kv.block_size * (kv.dtype == Dtype::f32 ? 4 : 2);
+    const std::int64_t head = head_bytes(kv) * c.it->kv_head;
     const std::int32_t* table = c.table + first_key / kv.block_size;
     std::int32_t i = 0;
     for (; i * kv.block_size < c.keys; i++) c.blocks[i] = kv.base + table[i] * kv.block_bytes + head;
     c.num_next = 0;
     for (; i * kv.block_size < all - first_key && c.num_next * kv.block_size < kTileKeys; i++)
         c.next[c.num_next++] = kv.base + table[i] * kv.block_bytes + head;
+    if (c.num_next == 0 && c.then) ask_for_item(c, *c.then);
 }
 
 template <bool kBf16>
@@ -200,12 +228,6 @@ void run_tile(const Item& c, bool first_tile) {
     }
 }
 
-// The first key of the span's first tile with a visible key.
-OCTAVO_INLINE std::int32_t first_tile(const Item& c, std::int32_t span) {
-    const std::int32_t seen = first_seen(*c.op, c.it->position) / kTileKeys * kTileKeys;
-    return seen > span * kSpanKeys ? seen : span * kSpanKeys;
-}
-
 // One span of the item: leaves its partial in mem.m, mem.l, mem.o.
 template <bool kBf16>
 void run_span(Item& c, std::int32_t span) {
@@ -216,7 +238,7 @@ void run_span(Item& c, std::int32_t span) {
     const std::int32_t end = c.it->position + c.it->tokens;
     const std::int32_t last = (span + 1) * kSpanKeys < end ? (span + 1) * kSpanKeys : end;
     const std::int32_t all = c.it->span_end * kSpanKeys < end ? c.it->span_end * kSpanKeys : end;
-    const std::int32_t first = first_tile(c, span);
+    const std::int32_t first = first_tile(*c.op, *c.it, span);
     for (std::int32_t key = first; key < last; key += kTileKeys) {
         set_tile(c, key, last, all);
         run_tile<kBf16>(c, key == first);
@@ -270,7 +292,7 @@ void run_item(Item& c) {
     if (c.direct) {
         // Nobody has asked for the first tile yet.
         const std::int32_t end = c.it->position + c.it->tokens;
-        set_tile(c, first_tile(c, c.it->span), end, end);
+        set_tile(c, first_tile(op, *c.it, c.it->span), end, end);
         for (std::int32_t i = c.from / op.kv.block_size; i * op.kv.block_size < c.keys; i++)
             prefetch_range(c.blocks[i], c.size.dim * op.kv.block_size * (kBf16 ? 2 : 4));
         pack_queries<kBf16, true>(c);
@@ -300,10 +322,11 @@ void run_item(Item& c) {
 
 }  // namespace
 
-void attend_item(const AttendOp& op, const AttendItem& item, std::uint8_t* scratch) {
+void attend_item(const AttendOp& op, const AttendItem& item, const AttendItem* then, std::uint8_t* scratch) {
     Item c;
     c.op = &op;
     c.it = &item;
+    c.then = then;
     c.size = sizes_of(op.kv.dim, op.group);
     c.mem = carve(scratch, c.size);
     c.table = op.table + static_cast<std::int64_t>(item.seq) * op.max_blocks;

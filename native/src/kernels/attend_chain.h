@@ -54,16 +54,27 @@ OCTAVO_INLINE void step(Block<MR, NV>& b, const float* x, std::int64_t row_strid
 
 // n steps (n even unless kSource is f32). The x of step k and row r is x[k * XK + r * XR]; for pair dots x holds bf16
 // pairs instead, x[(k / 2) * XK + r * XR]. y[v] of step k lies k * y_stride bytes (bf16: k / 2) behind its base.
-template <Source kSource, int MR, int NV, int XK, int XR>
+// With kAhead each step also asks for one line of each of NV runs that are wanted next: a burst of requests would fill
+// the core's line buffers and stall it, one a step hides behind the arithmetic.
+template <Source kSource, bool kAhead, int MR, int NV, int XK, int XR>
 OCTAVO_INLINE void chain(Block<MR, NV>& b, const void* x_any, const std::uint8_t* const (&base)[NV],
-                         std::int64_t y_stride, int n) {
+                         std::int64_t y_stride, int n, const std::uint8_t* const (&ahead)[NV]) {
     const std::uint8_t* y[NV];
     OCTAVO_UNROLL
     for (int v = 0; v < NV; v++) y[v] = base[v];
+    std::int64_t line = 0;
+    auto ask = [&] {
+        if constexpr (kAhead) {
+            OCTAVO_UNROLL
+            for (int v = 0; v < NV; v++) prefetch(ahead[v] + line);
+            line += 64;
+        }
+    };
     f32x16 t[NV];
     if constexpr (kSource == Source::bf16 && kPairDot) {
         const auto* x = static_cast<const std::int32_t*>(x_any);
         for (int k = 0; k < n; k += 2, x += XK) {
+            ask();
             i32x16 p[NV];
             OCTAVO_UNROLL
             for (int v = 0; v < NV; v++) {
@@ -80,6 +91,7 @@ OCTAVO_INLINE void chain(Block<MR, NV>& b, const void* x_any, const std::uint8_t
     } else if constexpr (kSource == Source::bf16) {
         const auto* x = static_cast<const float*>(x_any);
         for (int k = 0; k < n; k += 2, x += 2 * XK) {
+            ask();
             i32x16 p[NV];
             OCTAVO_UNROLL
             for (int v = 0; v < NV; v++) {
@@ -95,6 +107,7 @@ OCTAVO_INLINE void chain(Block<MR, NV>& b, const void* x_any, const std::uint8_t
     } else if constexpr (kSource == Source::f32_pairs) {
         const auto* x = static_cast<const float*>(x_any);
         for (int k = 0; k < n; k += 2, x += 2 * XK) {
+            ask();
             OCTAVO_UNROLL
             for (int v = 0; v < NV; v++) t[v] = load(reinterpret_cast<const float*>(y[v] + y_stride));
             step<MR, NV>(b, x + XK, XR, t);
@@ -108,6 +121,7 @@ OCTAVO_INLINE void chain(Block<MR, NV>& b, const void* x_any, const std::uint8_t
     } else {
         const auto* x = static_cast<const float*>(x_any);
         for (int k = 0; k < n; k++, x += XK) {
+            ask();
             OCTAVO_UNROLL
             for (int v = 0; v < NV; v++) {
                 t[v] = load(reinterpret_cast<const float*>(y[v]));

@@ -57,6 +57,7 @@ Memory carve(std::uint8_t* scratch, const Sizes& z) {
 struct Item {
     const AttendOp* op;
     const AttendItem* it;
+    const AttendItem* then;  // probably this thread's next item; null: unknown
     Memory mem;
     Sizes size;
     const std::int32_t* table;

@@ -7,7 +7,7 @@
 namespace octavo::OCTAVO_ISA_NS {
 
 void run_rows(const RowOp& op, std::int64_t first, std::int64_t last, float* scratch);
-void attend_item(const AttendOp& op, const AttendItem& item, std::uint8_t* scratch);
+void attend_item(const AttendOp& op, const AttendItem& item, const AttendItem* then, std::uint8_t* scratch);
 void attend_fold(const AttendOp& op, const AttendSplit& split, std::uint8_t* scratch);
 LogitScan scan_logits(const float* x, std::int64_t n);
 void exp_logits(const float* x, std::int64_t n, float temperature, float top, float* e, float* sums);

@@ -221,7 +221,10 @@ void Executable::run_attend(const Stage& stage, std::int64_t index, int thread) 
     AttendPlan& plan = plans_[static_cast<std::size_t>(stage.plan)];
     const AttendItem& item = plan.items[plan.order[static_cast<std::size_t>(index)]];
     std::uint8_t* scratch = scratch_->data() + thread * scratch_bytes_;
-    kernels_.attend(stage.attend, item, scratch);
+    // Each thread takes every so-manieth item, more or less; a wrong guess only fetches for another thread.
+    const std::size_t after = static_cast<std::size_t>(index + team_->threads());
+    const AttendItem* then = after < plan.order.size() ? &plan.items[plan.order[after]] : nullptr;
+    kernels_.attend(stage.attend, item, then, scratch);
     if (item.split < 0) return;
     // Who finishes last folds, and readies the count for the next layer.
     const auto split = static_cast<std::size_t>(item.split);
