@@ -7,7 +7,7 @@ namespace octavo::OCTAVO_ISA_NS {
 
 // Rows of a register tile, and panels beside each other, by what the register file holds.
 #if defined(OCTAVO_ISA_SCALAR)
-inline constexpr int kQuantRows = 4, kFloatRows = 4, kPanels = 1;
+inline constexpr int kQuantRows = 2, kFloatRows = 2, kPanels = 1;
 inline constexpr int kUnpackFrom = 9;
 #elif defined(OCTAVO_ISA_AVX2)
 inline constexpr int kQuantRows = 6, kFloatRows = 6, kPanels = 1;

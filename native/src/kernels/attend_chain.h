@@ -31,6 +31,9 @@ constexpr bool keeps_pairs() {
 #if defined(OCTAVO_ISA_AVX512BF16) || defined(OCTAVO_ISA_AVX512VNNI)
 constexpr int tile_rows(Source) { return 6; }
 constexpr int tile_vectors(Source, int rows) { return rows <= 3 ? 4 : 2; }
+#elif defined(OCTAVO_ISA_SCALAR)
+constexpr int tile_rows(Source) { return 2; }  // a compiler's registers, and its time
+constexpr int tile_vectors(Source, int) { return 1; }
 #else
 constexpr int tile_rows(Source s) { return s == Source::bf16 ? 4 : 6; }
 constexpr int tile_vectors(Source s, int rows) { return rows <= (s == Source::bf16 ? 2 : 3) ? 2 : 1; }
