@@ -2,8 +2,9 @@
 //
 // A quad is 64 bytes: for each of 16 columns, 4 consecutive inputs. A row's quad is its 4 codes repeated in every lane.
 //
-//   Acc acc = D::start(correction);              one row, one run of D::kRun quads
-//   acc = D::dot(acc, D::prepare(w), x);         for each quad of the run
+//   Acc acc = D::start(correction);              one row, one run of D::kRun quads; without a correction
+//   Acc acc = D::product(D::prepare(w), x);      the first quad's product is where it starts
+//   acc = D::dot(acc, D::prepare(w), x);         for each (other) quad of the run
 //   i32x16 exact = D::finish(acc);               or D::finish(acc, D::factor(s)): s times the sum
 //
 // w is D::center(stored codes 0 and up), or what it was when codes were unpacked. A format's offset is either taken off
@@ -47,6 +48,7 @@ struct NibbleDot {
         }
         return acc;
     }
+    OCTAVO_INLINE i32x16 product(Weights w, i32x16 x) { return dot(zero_i32(), w, x); }
     OCTAVO_INLINE i32x16 factor(i32x16 s) { return s; }
     OCTAVO_INLINE i32x16 finish(i32x16 acc) { return acc; }
     OCTAVO_INLINE i32x16 finish(i32x16 acc, i32x16 s) { return mul(acc, s); }
@@ -64,12 +66,14 @@ OCTAVO_INLINE i32x16 high_nibbles(i32x16 v) { return low_nibbles(shift_right<4>(
 #elif defined(OCTAVO_ISA_AVX2)
 
 // An addition the compiler may not reorder: g++ would regroup a chain of integer sums and spill all its terms.
-OCTAVO_INLINE __m256i add_words(__m256i acc, __m256i x) {
-    asm("vpaddw %1, %0, %0" : "+x"(acc) : "x"(x));
+OCTAVO_INLINE i32x16 add_words(i32x16 acc, i32x16 x) {
+    asm("vpaddw %1, %0, %0" : "+x"(acc.lo) : "x"(x.lo));
+    asm("vpaddw %1, %0, %0" : "+x"(acc.hi) : "x"(x.hi));
     return acc;
 }
-OCTAVO_INLINE __m256i add_dwords(__m256i acc, __m256i x) {
-    asm("vpaddd %1, %0, %0" : "+x"(acc) : "x"(x));
+OCTAVO_INLINE i32x16 add_dwords(i32x16 acc, i32x16 x) {
+    asm("vpaddd %1, %0, %0" : "+x"(acc.lo) : "x"(x.lo));
+    asm("vpaddd %1, %0, %0" : "+x"(acc.hi) : "x"(x.hi));
     return acc;
 }
 
@@ -81,10 +85,10 @@ struct NibbleDot {
     OCTAVO_INLINE i32x16 start(int32_t correction) { return set1(correction & 0xffff); }
     OCTAVO_INLINE i32x16 center(i32x16 w) { return w; }
     OCTAVO_INLINE Weights prepare(i32x16 w) { return w; }
-    OCTAVO_INLINE i32x16 dot(i32x16 acc, Weights w, i32x16 x) {
-        return {add_words(acc.lo, _mm256_maddubs_epi16(w.lo, x.lo)),
-                add_words(acc.hi, _mm256_maddubs_epi16(w.hi, x.lo))};
+    OCTAVO_INLINE i32x16 product(Weights w, i32x16 x) {
+        return {_mm256_maddubs_epi16(w.lo, x.lo), _mm256_maddubs_epi16(w.hi, x.lo)};
     }
+    OCTAVO_INLINE i32x16 dot(i32x16 acc, Weights w, i32x16 x) { return add_words(acc, product(w, x)); }
     OCTAVO_INLINE i32x16 finish(i32x16 acc) {
         const __m256i ones = _mm256_set1_epi16(1);
         return {_mm256_madd_epi16(acc.lo, ones), _mm256_madd_epi16(acc.hi, ones)};
@@ -111,11 +115,11 @@ struct SmallDot : NibbleDot {
         return {_mm256_sub_epi8(w.lo, by), _mm256_sub_epi8(w.hi, by)};
     }
     OCTAVO_INLINE Weights prepare(i32x16 w) { return {w, {_mm256_abs_epi8(w.lo), _mm256_abs_epi8(w.hi)}}; }
-    OCTAVO_INLINE i32x16 dot(i32x16 acc, const Weights& w, i32x16 x) {
-        const __m256i lo = _mm256_maddubs_epi16(w.magnitude.lo, _mm256_sign_epi8(x.lo, w.w.lo));
-        const __m256i hi = _mm256_maddubs_epi16(w.magnitude.hi, _mm256_sign_epi8(x.hi, w.w.hi));
-        return {add_words(acc.lo, lo), add_words(acc.hi, hi)};
+    OCTAVO_INLINE i32x16 product(const Weights& w, i32x16 x) {
+        return {_mm256_maddubs_epi16(w.magnitude.lo, _mm256_sign_epi8(x.lo, w.w.lo)),
+                _mm256_maddubs_epi16(w.magnitude.hi, _mm256_sign_epi8(x.lo, w.w.hi))};
     }
+    OCTAVO_INLINE i32x16 dot(i32x16 acc, const Weights& w, i32x16 x) { return add_words(acc, product(w, x)); }
     OCTAVO_INLINE i32x16 factor(i32x16 s) { return bit_or(bit_and(s, set1(0xffff)), shift_left<16>(s)); }
     using NibbleDot::finish;
     OCTAVO_INLINE i32x16 finish(i32x16 acc, i32x16 s) {
@@ -141,12 +145,11 @@ struct ByteDot {
     OCTAVO_INLINE i32x16 start(int32_t) { return zero_i32(); }
     OCTAVO_INLINE i32x16 center(i32x16 w) { return w; }
     OCTAVO_INLINE Weights prepare(i32x16 w) { return {w, {_mm256_abs_epi8(w.lo), _mm256_abs_epi8(w.hi)}}; }
-    OCTAVO_INLINE i32x16 dot(i32x16 acc, const Weights& w, i32x16 x) {
-        const __m256i ones = _mm256_set1_epi16(1);
-        const __m256i lo = _mm256_maddubs_epi16(w.magnitude.lo, _mm256_sign_epi8(x.lo, w.w.lo));
-        const __m256i hi = _mm256_maddubs_epi16(w.magnitude.hi, _mm256_sign_epi8(x.lo, w.w.hi));
-        return {add_dwords(acc.lo, _mm256_madd_epi16(lo, ones)), add_dwords(acc.hi, _mm256_madd_epi16(hi, ones))};
+    OCTAVO_INLINE i32x16 product(const Weights& w, i32x16 x) {
+        return NibbleDot::finish({_mm256_maddubs_epi16(w.magnitude.lo, _mm256_sign_epi8(x.lo, w.w.lo)),
+                                  _mm256_maddubs_epi16(w.magnitude.hi, _mm256_sign_epi8(x.lo, w.w.hi))});
     }
+    OCTAVO_INLINE i32x16 dot(i32x16 acc, const Weights& w, i32x16 x) { return add_dwords(acc, product(w, x)); }
     OCTAVO_INLINE i32x16 finish(i32x16 acc) { return acc; }
 };
 
@@ -174,6 +177,7 @@ struct NibbleDot {
         return acc;
 #endif
     }
+    OCTAVO_INLINE i32x16 product(Weights w, i32x16 x) { return dot(zero_i32(), w, x); }
     OCTAVO_INLINE i32x16 factor(i32x16 s) { return s; }
     OCTAVO_INLINE i32x16 finish(i32x16 acc) { return acc; }
     OCTAVO_INLINE i32x16 finish(i32x16 acc, i32x16 s) { return mul(acc, s); }

@@ -181,10 +181,11 @@ OCTAVO_INLINE void group_dots(const QuantInput& in, size_t group, i32x16 (&dots)
         i32x16 sums[rows][panels];
         OCTAVO_UNROLL
         for (int m = 0; m < rows; ++m) {
-            int32_t correction = 0;
-            if constexpr (F::kStarts) correction = in.correction[(m * groups + group) * F::kRuns + run];
-            OCTAVO_UNROLL
-            for (int p = 0; p < panels; ++p) sums[m][p] = Dot::start(correction);
+            if constexpr (F::kStarts) {
+                const int32_t correction = in.correction[(m * groups + group) * F::kRuns + run];
+                OCTAVO_UNROLL
+                for (int p = 0; p < panels; ++p) sums[m][p] = Dot::start(correction);
+            }
         }
         OCTAVO_UNROLL
         for (int quad = run * Dot::kRun; quad < (run + 1) * Dot::kRun; quad += kQuads) {
@@ -203,11 +204,13 @@ OCTAVO_INLINE void group_dots(const QuantInput& in, size_t group, i32x16 (&dots)
             }
             OCTAVO_UNROLL
             for (int q = 0; q < kQuads; ++q) {
+                const bool first = !F::kStarts && quad + q == run * Dot::kRun;
                 OCTAVO_UNROLL
                 for (int m = 0; m < rows; ++m) {
                     const i32x16 xq = set1_quad(x + m * in.x_stride + 4 * (quad + q));
                     OCTAVO_UNROLL
-                    for (int p = 0; p < panels; ++p) sums[m][p] = Dot::dot(sums[m][p], w[q][p], xq);
+                    for (int p = 0; p < panels; ++p)
+                        sums[m][p] = first ? Dot::product(w[q][p], xq) : Dot::dot(sums[m][p], w[q][p], xq);
                 }
             }
         }
