@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from octavo.config.resolve import resolve
-from octavo.engine.fake import fake_facts, fake_front
+from octavo.engine.fake import fake_facts
 from octavo.engine.messages import (
     Abort,
     Add,
     EngineStats,
     Failed,
-    Front,
     Hello,
-    Opened,
     Outputs,
     Progress,
     Ready,
@@ -53,7 +50,6 @@ def test_both_directions_round_trip() -> None:
     outputs = [SeqOutput(1, [2], FinishReason.STOP, 2, 16, [entry], [entry], "error", 0.25)]
     for up in (
         Hello(),
-        Opened(fake_front(args)),
         Progress("weights", 0.5),
         Ready(facts, resolve(args, facts), STATS),
         Failed("ModelError", "no"),
@@ -66,18 +62,6 @@ def test_both_directions_round_trip() -> None:
 def test_nothing_else_is_taken(data: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode_down(data)
-
-
-def test_lazy_metadata_becomes_plain() -> None:
-    class Lazy(Sequence[int]):
-        def __len__(self) -> int:
-            return 3
-
-        def __getitem__(self, at: int) -> int:  # type: ignore[override]
-            return [1, 2, 3][at]
-
-    front = decode_up(encode(Opened(Front(name="m", tokenizer_spec={"ids": Lazy()}))))
-    assert isinstance(front, Opened) and front.front.tokenizer_spec == {"ids": [1, 2, 3]}
 
 
 def test_errors_keep_their_type() -> None:

@@ -15,8 +15,9 @@ import pytest
 import uvloop
 
 from octavo import AsyncLLM, EngineArgs, SamplingParams
-from octavo.engine.messages import Front
+from octavo.engine.front import Front
 from octavo.engine.remote import ProcClient
+from octavo.engine.spawn import Spawned
 from octavo.errors import EngineDead, FetchError, ModelError
 from octavo.types import FinishReason, Request
 from tests.engine.conftest import SRC, fake_args, gone, sockets, with_async
@@ -54,6 +55,24 @@ def test_start_serve_stop() -> None:
     client.close()
     with pytest.raises(EngineDead, match="closed"):
         client.add([])
+
+
+def test_a_process_begun_before_its_client() -> None:
+    """It is there, and tries to connect, before anybody listens."""
+    before = sockets()
+    with Spawned("fake") as spawned:
+        time.sleep(0.4)
+        client = ProcClient.start(fake_args(), spawned=spawned)
+        assert client.pid == spawned.process.pid and client.facts.architecture == "fake"
+        client.close()
+    assert gone(client.pid) and sockets() == before
+
+
+def test_a_process_that_no_client_took() -> None:
+    before = sockets()
+    with pytest.raises(KeyboardInterrupt), Spawned("fake") as spawned:
+        raise KeyboardInterrupt
+    assert gone(spawned.process.pid) and sockets() == before
 
 
 def test_no_listening_inet_socket() -> None:

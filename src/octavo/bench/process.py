@@ -50,8 +50,9 @@ def running(
 ) -> Iterator[Running]:
     """Run `command` until a one-token completion of `model` on `port` is answered; stop it at the end.
 
-    `in_child` runs in the new process (in a session of its own) before the command. Raises EngineDead where the
-    server ends or stays silent, with the end of its log, and OctavoError where it refuses.
+    Bytecode is kept whatever our own environment says, as an installed package has it. `in_child` runs in the new
+    process (in a session of its own) before the command. Raises EngineDead where the server ends or stays silent, with
+    the end of its log, and OctavoError where it refuses.
     """
     with tempfile.TemporaryDirectory(prefix="octavo-bench-") as folder:
         log = Path(folder) / "log"
@@ -64,7 +65,7 @@ def running(
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
                 preexec_fn=in_child,
-                env=env,
+                env={k: v for k, v in (os.environ if env is None else env).items() if k != "PYTHONDONTWRITEBYTECODE"},
             )
         try:
             _wait_for_answer(process, port, {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0}, log)

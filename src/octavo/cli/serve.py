@@ -28,10 +28,13 @@ def run(argv: list[str]) -> int:
     parsed = parse(SPEC, argv)
     if parsed is None:
         return OK
-    from octavo.obs.log import configure
-    from octavo.server.run import serve
+    from octavo.engine.spawn import Spawned
 
     args, config = parsed[EngineArgs], parsed[ServerConfig]
-    configure(config.log_level)
-    serve(args, config)
+    with Spawned(args.executor) as engine:  # before our own half is imported: the engine takes longest
+        from octavo.obs.log import configure
+        from octavo.server.run import serve
+
+        configure(config.log_level)
+        serve(args, config, engine=engine)
     return OK

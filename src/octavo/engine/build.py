@@ -13,7 +13,7 @@ from octavo.config.args import EngineArgs
 from octavo.config.resolve import EngineConfig, resolve
 from octavo.engine.core import EngineCore
 from octavo.engine.fake import fake_facts, fake_front
-from octavo.engine.messages import Front
+from octavo.engine.front import Front
 from octavo.executor import Executor, load_executor
 from octavo.facts import Facts
 from octavo.obs.log import get_logger
@@ -42,27 +42,35 @@ def _by_name(target: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def open_front(args: EngineArgs) -> tuple[EngineArgs, Front]:
-    """Find the model (fetching it if need be) and read what the front half needs of it; no weights.
-
-    Returns the arguments with the model as a path, so that it is looked up once. Raises FetchError, ModelError.
-    """
+def find_model(args: EngineArgs) -> EngineArgs:
+    """The arguments with the model as a path, fetched if need be, so that it is looked up once. Raises FetchError."""
     if args.executor == "fake":
-        return args, fake_front(args)
+        return args
     source = _by_name(RESOLVE_MODEL)(
         args.model, cache_dir=args.download_dir, revision=args.revision, offline=args.offline
     )
-    checkpoint = _by_name(OPEN_CHECKPOINT)(source.path)
-    front = Front(
-        name=source.name,
+    return msgspec.structs.replace(
+        args, model=str(source.path), served_model_name=args.served_model_name or (source.name,)
+    )
+
+
+def read_front(found: EngineArgs) -> Front:
+    """What the front half needs of a model that was found; no weights. Raises ModelError, FileFormatError."""
+    if found.executor == "fake":
+        return fake_front(found)
+    checkpoint = _by_name(OPEN_CHECKPOINT)(found.model)
+    return Front(
+        name=(found.served_model_name or (found.model,))[0],
         tokenizer_spec=checkpoint.tokenizer_spec,
         chat_templates=checkpoint.chat_templates,
         generation_config=checkpoint.generation_config,
     )
-    found = msgspec.structs.replace(
-        args, model=str(source.path), served_model_name=args.served_model_name or (source.name,)
-    )
-    return found, front
+
+
+def open_front(args: EngineArgs) -> tuple[EngineArgs, Front]:
+    """Both."""
+    found = find_model(args)
+    return found, read_front(found)
 
 
 def build_engine(args: EngineArgs, *, on_progress: OnProgress | None = None) -> Engine:

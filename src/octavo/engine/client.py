@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from octavo.config.resolve import EngineConfig
-from octavo.engine.messages import EngineStats, Front, Outputs
+from octavo.engine.front import Front
+from octavo.engine.messages import EngineStats, Outputs
 from octavo.facts import Facts
 from octavo.types import Request
 

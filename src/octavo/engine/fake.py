@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.config.args import EngineArgs
-from octavo.engine.messages import Front
+from octavo.engine.front import Front
 from octavo.facts import Facts, KVGroup
 
 BOS, EOS, IM_START, IM_END = 256, 257, 258, 259

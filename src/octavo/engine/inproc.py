@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from octavo.config.args import EngineArgs
 from octavo.engine.build import Engine, build_engine, open_front
-from octavo.engine.messages import Front, Outputs
+from octavo.engine.front import Front
+from octavo.engine.messages import Outputs
 from octavo.engine.stepper import Stepper
 from octavo.errors import EngineDead
 from octavo.types import Request

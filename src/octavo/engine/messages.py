@@ -2,8 +2,7 @@
 
 front half                          engine process
    <------------------ Hello()
-   Start(args) ------------------------>
-   <------------------ Opened(front)     the model's files were opened: the tokenizer can be built meanwhile
+   Start(args) ------------------------>   the model is a path; the tokenizer is built on this side meanwhile
    <------------------ Progress(...)     any number
    <------------------ Ready(...)        or Failed(...), and the process ends
    Add / Abort / ... ------------------>
@@ -13,7 +12,6 @@ front half                          engine process
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -28,17 +26,6 @@ from octavo.types import Request, SeqOutput
 
 EngineStats: TypeAlias = SchedulerStats
 """The engine after a step: gauges of that moment, counters from the start."""
-
-
-class Front(msgspec.Struct, frozen=True, kw_only=True):
-    """What the front half needs of a model: plain data, so that it needs neither the files nor NumPy."""
-
-    name: str
-    tokenizer_spec: dict[str, Any]
-    """For text.Tokenizer.from_spec."""
-    chat_templates: dict[str, str] = {}
-    """Name -> Jinja source."""
-    generation_config: dict[str, Any] = {}
 
 
 # -- to the engine ----------------------------------------------------------------------------------------------------
@@ -69,10 +56,6 @@ Down = Start | Add | Abort | ResetPrefixCache | Stop
 # -- from the engine --------------------------------------------------------------------------------------------------
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """The process is there and connected."""
-
-
-class Opened(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    front: Front
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -117,15 +100,11 @@ class Outputs(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Tokens of each step since the last message."""
 
 
-Up = Hello | Opened | Progress | Ready | Failed | Outputs
+Up = Hello | Progress | Ready | Failed | Outputs
 
 
 def _plain(value: Any) -> Any:
-    """Lazy sequences and mappings of a file's metadata become lists and dicts; NumPy scalars become numbers."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, Sequence):
-        return list(value)
+    """NumPy scalars become numbers."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"not plain data: {type(value).__name__}")

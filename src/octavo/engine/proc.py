@@ -1,5 +1,6 @@
-"""The engine process: `python -m octavo.engine.proc ADDRESS`, started by `remote.ProcClient` and by nobody else.
+"""The engine process: `python -m octavo.engine.proc ADDRESS EXECUTOR`, started by `spawn.Spawned` and by nobody else.
 
+import what the executor will need
 wait until there is a message or work
 take every message that has come
 run one step, send what it gave, and only then plan the next
@@ -19,13 +20,12 @@ from pathlib import Path
 
 import zmq
 
-from octavo.engine.build import build_engine, open_front
+from octavo.engine.build import build_engine
 from octavo.engine.messages import (
     Abort,
     Add,
     Failed,
     Hello,
-    Opened,
     Progress,
     Ready,
     ResetPrefixCache,
@@ -37,6 +37,7 @@ from octavo.engine.messages import (
 )
 from octavo.engine.stepper import Stepper
 from octavo.errors import OctavoError
+from octavo.executor import preload
 from octavo.obs import log as obs_log
 
 log = obs_log.get_logger(__name__)
@@ -46,6 +47,8 @@ COLLECT_EVERY = 2000
 QUIET = 0.25
 """Longest time, in seconds, that a busy engine without outputs (a long prompt) keeps its snapshot to itself."""
 PROGRESS_STEP = 0.02
+RETRY_MS = 5
+"""Between attempts to connect: we may be there before the front half listens."""
 
 
 class EngineProcess:
@@ -134,16 +137,14 @@ class _Progress:
             self._socket.send(encode(Progress(phase, fraction)))
 
 
-def _serve(socket: zmq.Socket[bytes]) -> None:
+def _serve(socket: zmq.Socket[bytes], executor: str) -> None:
     """Handshake, load, loop."""
     socket.send(encode(Hello()))
+    preload(executor)
     start = decode_down(socket.recv())
     assert isinstance(start, Start)
     obs_log.configure(start.log_level, part="engine")
-    args, front = open_front(start.args)
-    socket.send(encode(Opened(front)))
-    del front
-    engine = build_engine(args, on_progress=_Progress(socket))
+    engine = build_engine(start.args, on_progress=_Progress(socket))
     try:
         read, write = os.pipe()
         for end in (read, write):
@@ -164,17 +165,18 @@ def _serve(socket: zmq.Socket[bytes]) -> None:
         engine.core.close()
 
 
-def main(address: str) -> int:
+def main(address: str, executor: str) -> int:
     """Exit code: 0 after Stop or SIGTERM, 1 after an error, which was sent before."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it may want to drain
     _die_with_parent(Path(address.removeprefix("ipc://")).parent)
     context = zmq.Context(io_threads=1)
     socket: zmq.Socket[bytes] = context.socket(zmq.PAIR)
     socket.set_hwm(0)
+    socket.reconnect_ivl = RETRY_MS
     socket.connect(address)
     code = 0
     try:
-        _serve(socket)
+        _serve(socket, executor)
     except Exception as error:
         expected = isinstance(error, OctavoError)
         log.log(logging.DEBUG if expected else logging.ERROR, "the engine ends: %s", error, exc_info=True)
@@ -185,4 +187,4 @@ def main(address: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

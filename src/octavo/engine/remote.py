@@ -5,29 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
 import signal
 import subprocess
-import sys
-import tempfile
 import time
-import weakref
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Literal
 
 import zmq
 
 from octavo.config.args import EngineArgs
+from octavo.engine.build import find_model, read_front
+from octavo.engine.front import Front
 from octavo.engine.messages import (
     Abort,
     Add,
     Down,
     EngineStats,
     Failed,
-    Front,
     Hello,
-    Opened,
     Outputs,
     Progress,
     Ready,
@@ -38,66 +33,29 @@ from octavo.engine.messages import (
     decode_up,
     encode,
 )
+from octavo.engine.spawn import Spawned
 from octavo.errors import EngineDead
 from octavo.obs.log import get_logger
 from octavo.types import Request
 
 log = get_logger(__name__)
 
-MAX_SOCKET_DIR = 80
-"""A unix socket's path has at most 107 bytes."""
 DRAIN = 64
 """Messages handled in one turn of the event loop."""
-
-
-def _private_dir() -> Path:
-    """A new directory only this user may enter (0700)."""
-    path = tempfile.mkdtemp(prefix="octavo-engine-")
-    if len(path) > MAX_SOCKET_DIR:
-        os.rmdir(path)
-        path = tempfile.mkdtemp(prefix="octavo-engine-", dir="/tmp")
-    return Path(path)
-
-
-def _spawn(address: str) -> subprocess.Popen[bytes]:
-    """Start by exec. The engine sees our death as the end of its standard input.
-
-    It has a session of its own, so that Ctrl-C in a terminal reaches only us and we can drain.
-    """
-    root = str(Path(__file__).resolve().parents[2])
-    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "octavo.engine.proc", address],
-        stdin=subprocess.PIPE,
-        stdout=2,
-        # NumPy's BLAS starts a thread a core at import; kernels have their own team.
-        env={"OPENBLAS_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))},
-        start_new_session=True,
-    )
-
-
-def _destroy(process: subprocess.Popen[bytes], directory: Path) -> None:
-    """Last resort, when a client is dropped without close or the interpreter ends."""
-    if process.poll() is None:
-        process.kill()
-        process.wait()
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 class ProcClient:
     """`EngineClient` over a unix socket. Start with `ProcClient.start`."""
 
-    def __init__(self) -> None:
-        self._directory = _private_dir()
+    def __init__(self, spawned: Spawned) -> None:
+        """The client ends the process when it is closed."""
+        self._spawned, self._process = spawned, spawned.process
         self._context = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.PAIR)
         self._socket.set_hwm(0)  # what is open bounds what is queued: one message a step, and the intake's limit
         self._socket.linger = 0
-        address = f"ipc://{self._directory}/engine"
-        self._socket.bind(address)
-        self._process = _spawn(address)
+        self._socket.bind(spawned.address)
         self._pidfd = os.pidfd_open(self._process.pid)
-        self._finalizer = weakref.finalize(self, _destroy, self._process, self._directory)
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._pidfd, zmq.POLLIN)
@@ -112,15 +70,17 @@ class ProcClient:
         cls,
         args: EngineArgs,
         *,
+        spawned: Spawned | None = None,
         on_progress: Callable[[str, float], None] | None = None,
         on_front: Callable[[Front], None] | None = None,
     ) -> ProcClient:
-        """Start the process and wait until the model is loaded.
+        """Start the process, unless it is `spawned` already, and wait until the model is loaded.
 
-        `on_front` is called as soon as the model's files are open, while weights still load. Raises what the engine's
-        start raised (ConfigError, DoesNotFit, ModelError, FetchError), or EngineDead where it died without a word.
+        `on_front` is called as soon as the model's files are open, while weights load over there. Raises what the start
+        raised on either side (ConfigError, DoesNotFit, ModelError, FetchError), or EngineDead where the engine died
+        without a word.
         """
-        client = cls()
+        client = cls(spawned or Spawned(args.executor))
         try:
             client._shake_hands(args, on_progress, on_front)
         except BaseException:
@@ -134,14 +94,15 @@ class ProcClient:
         on_progress: Callable[[str, float], None] | None,
         on_front: Callable[[Front], None] | None,
     ) -> None:
+        found = find_model(args)
         while True:
             match self._receive(None):
                 case Hello():
-                    self._send(Start(args=args, log_level=_level()))
-                case Opened(front=front):
-                    self.front = front
+                    self._send(Start(args=found, log_level=_level()))
+                    # A model that cannot be read fails here and there, with the same words.
+                    self.front = read_front(found)
                     if on_front is not None:
-                        on_front(front)
+                        on_front(self.front)
                 case Progress(phase=phase, fraction=fraction):
                     if on_progress is not None:
                         on_progress(phase, fraction)
@@ -281,9 +242,7 @@ class ProcClient:
             deadline = time.monotonic() + 1.0
             while self._process.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.01)
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._finalizer()
+        self._spawned.close()
         os.close(self._pidfd)
         self._context.destroy(linger=0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from contextlib import suppress
 from types import MappingProxyType
 
 from octavo.errors import ConfigError
@@ -17,6 +18,22 @@ EXECUTORS = MappingProxyType(
     }
 )
 """Name -> "module:Class"."""
+
+
+PRELOADS = MappingProxyType(
+    {
+        "native": ("octavo.executor.inline", "octavo.runner.loader", "octavo.runner.native"),
+        "reference": ("octavo.executor.inline", "octavo.runner.loader", "octavo.runner.reference"),
+    }
+)
+"""Name -> modules that loading a model will import."""
+
+
+def preload(name: str) -> None:
+    """Import what the executor will need while there is nothing else to do. A failure waits until it matters."""
+    for module in PRELOADS.get(name, ()):
+        with suppress(Exception):
+            importlib.import_module(module)
 
 
 def load_executor(name: str) -> Callable[..., Executor]:

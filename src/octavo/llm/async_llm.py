@@ -12,8 +12,10 @@ from typing import Any
 
 from octavo.config.args import EngineArgs
 from octavo.config.resolve import EngineConfig
-from octavo.engine.messages import EngineStats, Front, Outputs
+from octavo.engine.front import Front
+from octavo.engine.messages import EngineStats, Outputs
 from octavo.engine.remote import ProcClient
+from octavo.engine.spawn import Spawned
 from octavo.errors import EngineDead, InvalidRequest, QueueFull
 from octavo.facts import Facts
 from octavo.llm.front import ModelFront
@@ -63,10 +65,11 @@ class AsyncLLM:
         cls,
         args: EngineArgs,
         *,
+        spawned: Spawned | None = None,
         on_progress: Callable[[str, float], None] | None = None,
         metrics_prefix: str = PREFIX,
     ) -> AsyncLLM:
-        """Start the engine process and load the model; the tokenizer is built while weights load.
+        """Start the engine process (or take the one `spawned`) and load the model; the tokenizer is built meanwhile.
 
         `on_progress(phase, fraction)` is called from another thread; default: a bar on a terminal. Raises ConfigError,
         DoesNotFit, ModelError, FetchError, EngineDead.
@@ -78,7 +81,7 @@ class AsyncLLM:
 
         def start() -> ProcClient:
             with LoadingBar() as bar:
-                return ProcClient.start(args, on_progress=on_progress or bar.update, on_front=build)
+                return ProcClient.start(args, spawned=spawned, on_progress=on_progress or bar.update, on_front=build)
 
         starting = asyncio.get_running_loop().run_in_executor(None, start)
         try:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from octavo.config.args import EngineArgs
-from octavo.engine.messages import Front
+from octavo.engine.front import Front
 from octavo.errors import InvalidRequest
 from octavo.obs.log import get_logger
 from octavo.text.templates import ChatTemplates, choose, missing

@@ -29,6 +29,7 @@ from octavo.errors import EngineDead, OctavoError
 from octavo.server.bind import bind, url
 
 if TYPE_CHECKING:
+    from octavo.engine.spawn import Spawned
     from octavo.server.app import App
     from octavo.server.ports import LLMPort
     from octavo.server.protocol import QuietServer
@@ -51,19 +52,25 @@ def serve(
     args: EngineArgs,
     config: ServerConfig,
     *,
+    engine: Spawned | None = None,
     on_ready: Callable[[str], None] | None = None,
     on_progress: Callable[[str, float], None] | None = None,
 ) -> None:
-    """Serves until a signal ends it. `on_ready` gets the one line that says where (default: it is logged);
-    `on_progress(phase, fraction)` is called from another thread while the model loads.
+    """Serves until a signal ends it. `engine`: a process for the first engine, begun before. `on_ready` gets the one
+    line that says where (default: it is logged); `on_progress(phase, fraction)` is called from another thread while the
+    model loads.
 
     Raises: ConfigError (a busy port, a plan that does not fit), ModelError, FetchError; EngineDead when it keeps dying.
     """
+    begun = [engine] if engine is not None else []
 
     async def start() -> LLMPort:
         from octavo.llm import AsyncLLM
 
-        return await AsyncLLM.start(args, on_progress=on_progress, metrics_prefix=config.metrics_prefix)
+        spawned = begun.pop() if begun else None
+        return await AsyncLLM.start(
+            args, spawned=spawned, on_progress=on_progress, metrics_prefix=config.metrics_prefix
+        )
 
     run(start, with_env_keys(config), on_ready=on_ready)
 

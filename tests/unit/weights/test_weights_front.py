@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from octavo.engine.messages import Front, Opened, decode_up, encode
 from octavo.errors import FileFormatError
 from octavo.text.tokenizer import Tokenizer
 from octavo.weights.front import (
@@ -84,19 +83,16 @@ def test_the_named_eos(tmp_path: Path) -> None:
     assert declared_eos(tmp_path, {"eos_token": token}) is None
 
 
-def test_arrays_travel_as_bytes(tmp_path: Path) -> None:
-    """No object an entry on the way to the front half; there they are what they were."""
+def test_arrays_stay_bytes(tmp_path: Path) -> None:
+    """No object an entry until a tokenizer is built; then they are what they were."""
     file = GGUFFile(write(tmp_path / "m.gguf", gguf_bytes(LLAMA, llama_tensors())))
     spec = gguf_vocabulary(file.metadata, [0])
-    message = decode_up(encode(Opened(Front(name="m", tokenizer_spec=spec))))
-    assert isinstance(message, Opened)
-    arrived = message.front.tokenizer_spec
-    assert {key: unpack(value) for key, value in arrived["metadata"].items() if is_packed(value)} == {
+    assert {key: unpack(value) for key, value in spec["metadata"].items() if is_packed(value)} == {
         "tokenizer.ggml.tokens": ["<|im_end|>", "a", "b", "ab", "<|endoftext|>"],
         "tokenizer.ggml.token_type": [3, 1, 1, 1, 3],
         "tokenizer.ggml.merges": ["a b"],
     }
-    assert Tokenizer.from_spec(arrived).encode("ab") == Tokenizer.from_gguf(file.metadata).encode("ab") == [3]
+    assert Tokenizer.from_spec(spec).encode("ab") == Tokenizer.from_gguf(file.metadata).encode("ab") == [3]
 
 
 def test_damaged_arrays() -> None:
