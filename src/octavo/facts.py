@@ -53,6 +53,28 @@ def most_positions(groups: Iterable[KVGroup], num_blocks: int, *, block_size: in
     return low * block_size
 
 
+class StepCost(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds that parts of a step are expected to take, by the Program's cost; steps that run correct them.
+
+    A key counts for the mean layer of all KV groups.
+    """
+
+    step: float
+    """However small it is: weights are read once."""
+    token: float
+    """Each token more."""
+    row: float
+    """Each row of logits more."""
+    read: float
+    """Each position of K and V that a sequence reads."""
+    seen: float
+    """Each key that a token sees."""
+
+
+UNKNOWN_COST = StepCost(step=2e-3, token=5e-4, row=1e-4, read=2e-7, seen=2e-8)
+"""Of a small model, where nobody knows better."""
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The model and executor as the scheduler and the front end see them."""
 
@@ -73,3 +95,5 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     weights_bytes: int = 0
     load_seconds: dict[str, float] = {}
     """Start-up time by phase."""
+    step_cost: StepCost | None = None
+    """None where nobody computes it (the fake executor)."""

@@ -16,6 +16,7 @@ from octavo.engine.core import EngineCore
 from octavo.executor.fake import FakeExecutor, fake_answer, fake_facts
 from octavo.facts import peak_blocks
 from octavo.sched.kv import Hit
+from octavo.sched.load import Load
 from octavo.sched.refused import Refused
 from octavo.sched.scheduler import Scheduler
 from octavo.sched.sequence import Sequence
@@ -45,6 +46,8 @@ class Case:
     faults: str
     """"none", "steps" (any step may fail), "guilty" (a certain request always fails), "rows" (a row fails alone)."""
     aborts: bool
+    pace: str = "none"
+    """"none" (no target of time), "honest" (steps take what the pace learns), "mad" (answers and times at random)."""
 
     @property
     def num_blocks(self) -> int:
@@ -97,12 +100,26 @@ def make_requests(rng: random.Random) -> list[Request]:
     return requests
 
 
+class MadPace:
+    """Answers anything, from nothing to hours: plans must stay right however wrong times are."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self.learned = 0
+
+    def seconds(self, load: Load) -> float:
+        return self._rng.choice([0.0, 1e-6, 0.01, 1.0, 1e4])
+
+    def learn(self, load: Load, seconds: float) -> None:
+        self.learned += 1
+
+
 class Watched(FakeExecutor):
     """The fake, checking each plan against the rules on its way in, and failing steps on order."""
 
     def __init__(self, case: Case, rng: random.Random, counts: Counter[str]) -> None:
         facts = fake_facts(num_blocks=case.num_blocks, block_size=case.block_size, windows=case.windows)
-        super().__init__(facts, fail=self.fails, fail_rows=self.bad_rows)
+        super().__init__(facts, fail=self.fails, fail_rows=self.bad_rows, seconds=self.takes)
         self.case, self.rng, self.counts = case, rng, counts
         self.guilty = rng.randrange(8) if case.faults in ("guilty", "rows") else -1
         self.seq_of: dict[int, int] = {}
@@ -147,6 +164,12 @@ class Watched(FakeExecutor):
         self.in_flight.pop(0)
         return super().collect()
 
+    def takes(self, plan: StepPlan) -> float:
+        """A third of a millisecond a token and two a step, unless times mean nothing."""
+        if self.case.pace == "mad":
+            return float(self.rng.choice([0.0, 1e-9, 0.003, 5.0, 1e5]))
+        return 0.002 + 0.00033 * plan.num_tokens if self.case.pace == "honest" else 0.0
+
     def fails(self, plan: StepPlan) -> str | None:
         if self.case.faults == "steps" and self.rng.random() < 0.1:
             return "out of luck"
@@ -176,8 +199,10 @@ class Play:
             chain=case.chain,
             num_drafts=case.drafts,
             hash_key=b"tests",
+            target_itl_ms=0.0 if case.pace == "none" else self.rng.choice([0.001, 5.0, 9.0, 1e6]),
         )
-        self.scheduler = Scheduler(config, self.executor.facts, clock=lambda: 100.0)
+        pace = MadPace(self.rng) if case.pace == "mad" else None
+        self.scheduler = Scheduler(config, self.executor.facts, clock=lambda: 100.0, pace=pace)
         self.core = EngineCore(self.scheduler, self.executor, depth=case.depth)
         self.streams: dict[int, Stream] = {}
         self.watch_schedule()
@@ -322,6 +347,7 @@ class Play:
         counts["draft rejected"] += stats.draft_tokens - stats.accepted_drafts
         counts["step failed"] += stats.failed_steps
         counts["clamped"] += stats.clamped
+        counts["cut by time"] += stats.steps_cut
         for stream in self.streams.values():
             counts[f"finish {stream.finish}"] += 1
             counts["failed alone"] += stream.finish is FinishReason.ERROR and self.case.faults == "rows"
@@ -334,6 +360,6 @@ EXPECTED = (
     *("jumped the queue", "draft accepted", "draft rejected", "step failed", "failed alone", "failed of many"),
     *("late arrival", "cache reset", "abort in flight", "abort running", "abort queued", "abort parked"),
     *("freed behind a window", "hit behind a window", "hit cut by a window", "failed behind a window"),
-    *("finish stop", "finish length", "finish error", "scored"),
+    *("finish stop", "finish length", "finish error", "scored", "cut by time"),
 )
 """What must have happened at least once over all cases."""

@@ -27,6 +27,7 @@ CASES = st.builds(
     ),
     faults=st.sampled_from(["none", "none", "steps", "guilty", "rows"]),
     aborts=st.booleans(),
+    pace=st.sampled_from(["none", "none", "honest", "mad"]),
 )
 
 

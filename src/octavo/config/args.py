@@ -41,6 +41,9 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Most tokens in one step. Default: 256, and never below max_num_seqs."""
     long_prefill_token_threshold: int = 0
     """Most tokens of one prompt in one step; 0: the whole budget."""
+    target_itl_ms: float | None = None
+    """Milliseconds between a stream's tokens to aim for: while a stream decodes, steps take only so much of a prompt
+    (at least 16 tokens). 0: off, the token budget alone rules. Default: 50, more for large models."""
     kv_cache_memory_bytes: int | None = None
     """Memory for KV blocks. Default: room for max_num_seqs at a typical length, or half of free memory if less."""
     num_kv_blocks: int | None = None
@@ -67,11 +70,12 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A Jinja file, the template itself (with {{ or {% in it), or the name of one of the model's own (tool_use)."""
 
     def __post_init__(self) -> None:
-        low: dict[str, int] = {
+        low: dict[str, float] = {
             "max_model_len": 1,
             "max_num_seqs": 1,
             "max_num_batched_tokens": 1,
             "long_prefill_token_threshold": 0,
+            "target_itl_ms": 0,
             "kv_cache_memory_bytes": 1,
             "num_kv_blocks": 2,
             "threads": 1,

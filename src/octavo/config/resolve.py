@@ -23,6 +23,19 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int
 
 
+LEAST_TARGET_MS = 50.0
+"""Twenty tokens a second to a stream: faster than anybody reads."""
+STEPS = 4
+"""The least step fits so often in the default target: reading the weights once is a quarter of it at most."""
+
+
+def default_target_ms(facts: Facts) -> float:
+    """--target-itl-ms where the user has no wish, from the Program's cost; 0 where that is unknown."""
+    if facts.step_cost is None:
+        return 0.0
+    return max(LEAST_TARGET_MS, round(STEPS * 1e3 * (facts.step_cost.step + facts.step_cost.row)))
+
+
 def resolve(args: EngineArgs, facts: Facts) -> EngineConfig:
     """Combine wishes with what the runner found out. `facts.model_len` already respects memory."""
     tokens = args.step_tokens
@@ -32,6 +45,7 @@ def resolve(args: EngineArgs, facts: Facts) -> EngineConfig:
             max_num_seqs=args.max_num_seqs,
             max_num_batched_tokens=tokens,
             long_prefill_token_threshold=args.long_prefill_token_threshold,
+            target_itl_ms=default_target_ms(facts) if args.target_itl_ms is None else args.target_itl_ms,
             enable_prefix_caching=args.enable_prefix_caching,
             policy=args.scheduling_policy,
             chain=args.chain,

@@ -16,6 +16,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Token budget of one step."""
     long_prefill_token_threshold: int = 0
     """Most tokens one prompt gets in a step; 0 leaves it to the budget."""
+    target_itl_ms: float = 0.0
+    """While somebody decodes, prompts are cut so that a step is expected to take no longer; 0: they are not."""
     enable_prefix_caching: bool = True
     policy: str = "fcfs"
     """"fcfs" (by arrival) or "priority" (lower `Request.priority` first, then arrival)."""
@@ -38,7 +40,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         for name in ("max_num_seqs", "max_num_batched_tokens", "chain", "max_model_len"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: got {getattr(self, name)!r}, allowed: 1 or more")
-        for name in ("long_prefill_token_threshold", "num_drafts"):
+        for name in ("long_prefill_token_threshold", "num_drafts", "target_itl_ms"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: got {getattr(self, name)!r}, allowed: 0 or more")
         if self.policy not in ("fcfs", "priority"):

@@ -88,7 +88,8 @@ def build_engine(args: EngineArgs, *, on_progress: OnProgress | None = None) -> 
         executor.close()
         raise
     log.info(
-        "%s (%s): %d KV blocks of %d positions, longest sequence %d, up to %d sequences and %d tokens a step",
+        "%s (%s): %d KV blocks of %d positions, longest sequence %d, up to %d sequences and %d tokens a step, "
+        "%s between tokens",
         config.model_names[0],
         facts.architecture,
         facts.num_blocks - 1,
@@ -96,5 +97,6 @@ def build_engine(args: EngineArgs, *, on_progress: OnProgress | None = None) -> 
         config.max_model_len,
         config.max_num_seqs,
         config.max_num_batched_tokens,
+        f"at most {target:g} ms aimed for" if (target := config.scheduler.target_itl_ms) else "no target of time",
     )
     return Engine(core=core, facts=facts, config=config)

@@ -97,7 +97,7 @@ class FakeExecutor:
     """`fail(plan)` may return an error text: the step fails, its positions hold garbage, its slots are not updated.
 
     `fail_rows(plan)` may return indices of rows whose logits "are not finite". `draft_error` n makes about every n-th
-    draft wrong; `step_seconds` makes a step take time.
+    draft wrong; `step_seconds` makes a step take time; `seconds(plan)` is what results say it took, 0 for unknown.
     """
 
     def __init__(
@@ -108,12 +108,14 @@ class FakeExecutor:
         fail_rows: Callable[[StepPlan], list[int]] | None = None,
         draft_error: int = 3,
         step_seconds: float = 0.0,
+        seconds: Callable[[StepPlan], float] | None = None,
     ) -> None:
         self.facts = facts if facts is not None else fake_facts()
         self._fail = fail
         self._fail_rows = fail_rows
         self._draft_error = draft_error
         self._step_seconds = step_seconds
+        self._seconds = seconds
         self._kv = array("i", [POISON]) * (self.facts.num_blocks * self.facts.block_size)
         self._slots: dict[int, _Slot] = {}
         self._queue: deque[StepPlan] = deque()
@@ -251,6 +253,7 @@ class FakeExecutor:
             logprobs if any(one is not None for one in logprobs) else None,
             scores if any(one is not None for one in scores) else None,
             failed or None,
+            seconds=self._seconds(plan) if self._seconds is not None else 0.0,
         )
 
     def _poison(self, plan: StepPlan) -> None:

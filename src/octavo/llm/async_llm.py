@@ -278,6 +278,7 @@ class AsyncLLM:
         facts, metrics = self.facts, self.metrics
         for phase, seconds in facts.load_seconds.items():
             metrics.startup.set(seconds, label=phase)
+        metrics.target_itl.value = self.config.scheduler.target_itl_ms / 1e3
         metrics.cache_config.labels = {
             "block_size": str(facts.block_size),
             "num_gpu_blocks": str(facts.num_blocks - 1),

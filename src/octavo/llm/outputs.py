@@ -263,6 +263,11 @@ def publish(metrics: Metrics, message: Outputs) -> None:
     metrics.prefix_queries.value = stats.prefix_queries
     metrics.prefix_hits.value = stats.prefix_hits
     metrics.preemptions.value = stats.preemptions
+    metrics.steps.value = stats.steps
+    metrics.steps_cut.value = stats.steps_cut
+    metrics.step_seconds.value = stats.step_seconds
+    metrics.step_expected.value = stats.expected_seconds
+    metrics.step_missed.value = stats.missed_seconds
     _observe_all(metrics, message.step_tokens)
 
 

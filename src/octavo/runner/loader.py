@@ -15,6 +15,7 @@ from octavo.kernels import BACKENDS
 from octavo.models.registry import architecture, build_program
 from octavo.obs.log import get_logger
 from octavo.program.executable import ExecutableSpec, Limits
+from octavo.program.expected import expected_cost
 from octavo.program.formats import choose_formats
 from octavo.program.ir import Program
 from octavo.program.lower import lower
@@ -182,6 +183,7 @@ def _facts(
         threads=threads,
         weights_bytes=spec.weights_bytes,
         load_seconds=seconds,
+        step_cost=expected_cost(spec, isa=isa, threads=threads),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from octavo.sched.caution import Caution
 from octavo.sched.flight import Flight
 from octavo.sched.kv import KVManager
+from octavo.sched.pace import Pace
 from octavo.sched.retry import Suspects
 from octavo.sched.sequence import Sequence
 from octavo.sched.totals import Totals
@@ -22,6 +23,7 @@ class Results:
         kv: KVManager,
         totals: Totals,
         caution: Caution,
+        pace: Pace,
         *,
         retire: Callable[[Sequence], None],
         preempt: Callable[[Sequence], None],
@@ -34,6 +36,7 @@ class Results:
         self._kv = kv
         self._totals = totals
         self._caution = caution
+        self._pace = pace
         self._retire = retire
         self._preempt = preempt
         self._forget_flights = forget_flights
@@ -47,6 +50,9 @@ class Results:
             return []
         if result.error is not None:
             return self._fail_step(flight, result.error)
+        if result.seconds > 0:
+            self._totals.time_step(expected=flight.expected, actual=result.seconds)
+            self._pace.learn(flight.load, result.seconds)
         if flight.trial:
             self.suspects.acquit([row[0] for row in flight.rows])
         outputs: list[SeqOutput] = []

@@ -16,11 +16,13 @@ import time
 from collections.abc import Callable
 
 from octavo.config.scheduler import SchedulerConfig
-from octavo.facts import Facts
+from octavo.facts import UNKNOWN_COST, Facts
+from octavo.sched.allowance import Allowance
 from octavo.sched.caution import Caution
 from octavo.sched.flight import Flight, Row
 from octavo.sched.intake import Intake
 from octavo.sched.kv import Hit, KVManager
+from octavo.sched.pace import LearnedPace, Pace
 from octavo.sched.queue import WaitingQueue, make_policy
 from octavo.sched.refused import Refused
 from octavo.sched.results import Results
@@ -38,8 +40,18 @@ class Scheduler:
     Every plan that `schedule` returns must be answered by `update`, in order.
     """
 
-    def __init__(self, config: SchedulerConfig, facts: Facts, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        facts: Facts,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        pace: Pace | None = None,
+    ) -> None:
+        """`pace`: how long steps take; None learns it from `StepResult.seconds`."""
         self.config = config
+        self.pace = pace if pace is not None else LearnedPace(facts.step_cost or UNKNOWN_COST)
+        self._allowance = Allowance(facts.groups, self.pace, target=config.target_itl_ms / 1e3)
         self._prompt_limit = config.long_prefill_token_threshold or config.max_num_batched_tokens
         self.kv = KVManager(facts, caching=config.enable_prefix_caching, hash_key=config.hash_key, chunk=config.chunk)
         policy = make_policy(config.policy)
@@ -57,6 +69,7 @@ class Scheduler:
             self.kv,
             self.totals,
             self.caution,
+            self.pace,
             retire=self._retire,
             preempt=self._preempt,
             forget_flights=self._forget_flights,
@@ -79,6 +92,8 @@ class Scheduler:
         self._rows: list[Row] = []
         self._plans: list[SeqPlan] = []
         self._budget = self.config.max_num_batched_tokens
+        """Tokens this step may still take; 0 closes it."""
+        self._allowance.begin()
         self._preempted = False
         self._may_preempt = True
         self._hopeless: Key | None = None
@@ -128,6 +143,7 @@ class Scheduler:
             self._jump_queue()
             prompts = self._plan_caught_up()
             if self._budget:
+                self._allowance.close_decodes(decoding=bool(self._rows) or any(f.decodes for f in self._flights))
                 self._plan_prompts(prompts)
             if self._rows:
                 return self._commit(trial=False)
@@ -137,12 +153,14 @@ class Scheduler:
 
     def _commit(self, *, trial: bool) -> StepPlan:
         self._step += 1
-        planned = self.config.max_num_batched_tokens - self._budget
+        load = self._allowance.load
+        planned = load.tokens
         self.totals.steps += 1
+        self.totals.cut += self._allowance.cut
         self.totals.computed += planned
         self.kv.planned(planned)
         freed, self._freed = self._freed, []
-        self._flights.append(Flight(self._step, self._rows, freed, trial))
+        self._flights.append(Flight(self._step, self._rows, freed, load, self._allowance.seconds, trial))
         return StepPlan(self._step, self._plans, freed)
 
     def _plan_caught_up(self) -> list[Sequence]:
@@ -152,6 +170,7 @@ class Scheduler:
         order = self._in_turn()
         spare = self._spare_for_drafts(order) if self.config.num_drafts else 0
         stuck: Sequence | None = None
+        plain = positions = 0
         for seq in order:
             if seq.inflight >= chain or seq.slot < 0:
                 continue
@@ -172,6 +191,8 @@ class Scheduler:
                 rows.append((seq, seq.decode_plan, seq.epoch, 1))
                 plans.append(seq.decode_plan)
                 budget -= 1
+                plain += 1
+                positions += seq.computed
                 if seq.computed >= seq.next_full:
                     publish(seq, step)
             else:
@@ -183,6 +204,7 @@ class Scheduler:
                     stuck = seq
                 budget = self._budget
         self._budget = budget
+        self._allowance.decode(plain, positions)
         if stuck is not None:
             self._first = stuck
         return prompts
@@ -227,7 +249,7 @@ class Scheduler:
 
     def _give(self, seq: Sequence, todo: int, *, drafts: int = 0) -> bool:
         """Plans up to `todo` tokens and `drafts` for a sequence with a slot. False when it gets none."""
-        count = min(todo, self._prompt_limit, self._budget)
+        count = self._allowance.fit(seq.computed, min(todo, self._prompt_limit, self._budget), scored=seq.wants_scores)
         self.kv.drop_behind(seq)
         room = self.kv.room(seq)
         if room <= 0:
@@ -239,6 +261,8 @@ class Scheduler:
             return False
         drafts = min(drafts, room - count)
         self._plan_row(seq, count, drafts=drafts, sampled=1 + drafts if count == todo else 0)
+        if self._allowance.spent(seq.computed):
+            self._budget = 0
         return True
 
     def _plan_row(self, seq: Sequence, count: int, *, drafts: int, sampled: int) -> None:
@@ -256,6 +280,7 @@ class Scheduler:
         self._rows.append((seq, plan, seq.epoch, sampled))
         self._plans.append(plan)
         self._budget -= count
+        self._allowance.add(start, count, rows=rows)
         self.totals.drafted += drafts
         seq.computed += count
         seq.pending += sampled
@@ -492,6 +517,10 @@ class Scheduler:
             failed_steps=t.failed_steps,
             blocks_dropped=self.kv.dropped,
             groups=self.kv.group_stats(),
+            steps_cut=t.cut,
+            step_seconds=t.seconds,
+            expected_seconds=t.expected,
+            missed_seconds=t.missed,
         )
 
     def check(self) -> None:

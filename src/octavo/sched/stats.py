@@ -49,6 +49,14 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     blocks_dropped: int = 0
     """Blocks given back from behind a window while their sequences went on."""
     groups: tuple[GroupStats, ...] = ()
+    steps_cut: int = 0
+    """Steps whose prompts got fewer tokens so that decoding sequences need not wait longer than the target."""
+    step_seconds: float = 0.0
+    """What steps took, all together."""
+    expected_seconds: float = 0.0
+    """What they were expected to take when they were planned."""
+    missed_seconds: float = 0.0
+    """By how much the two differed, step by step, all taken as positive."""
 
     @property
     def kv_usage(self) -> float:

@@ -24,3 +24,17 @@ class Totals:
     accepted: int = 0
     clamped: int = 0
     failed_steps: int = 0
+    cut: int = 0
+    """Steps in which a prompt got fewer tokens than the token budget had, for --target-itl-ms."""
+    seconds: float = 0.0
+    """What steps took, of those whose time is known."""
+    expected: float = 0.0
+    """What these were expected to take when they were planned."""
+    missed: float = 0.0
+    """The differences, all taken as positive."""
+
+    def time_step(self, *, expected: float, actual: float) -> None:
+        """Seconds of a step that was measured."""
+        self.seconds += actual
+        self.expected += expected
+        self.missed += abs(actual - expected)

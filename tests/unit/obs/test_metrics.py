@@ -13,6 +13,7 @@ EXPECTED = {
     "request_queue_time_seconds", "request_prefill_time_seconds", "request_decode_time_seconds",
     "iteration_tokens_total", "request_success", "lora_requests_info", "spec_decode_num_drafts",
     "spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens", "admission_rejections", "cache_config_info",
+    "steps", "steps_cut", "step_seconds", "step_expected_seconds", "step_missed_seconds", "target_itl_seconds",
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from octavo.engine.core import EngineCore
 from octavo.errors import ConfigError, InvalidRequest, PromptTooLong
 from octavo.executor.fake import FakeExecutor, fake_answer, fake_facts
 from octavo.facts import Facts, KVGroup
+from octavo.sched.pace import Pace
 from octavo.sched.scheduler import Scheduler
 from octavo.types import FinishReason, Request, SamplingParams, SeqOutput, StepPlan, StepResult
 
@@ -30,11 +31,14 @@ class Rig:
         facts: Facts | None = None,
         depth: int = 1,
         fail: Callable[[StepPlan], str | None] | None = None,
+        seconds: Callable[[StepPlan], float] | None = None,
+        pace: Pace | None = None,
         **config: object,
     ) -> None:
         self.facts = facts or fake_facts()
-        self.scheduler = Scheduler(SchedulerConfig(**config), self.facts, clock=lambda: 50.0)  # type: ignore[arg-type]
-        self.executor = FakeExecutor(self.facts, fail=fail)
+        made = SchedulerConfig(**config)  # type: ignore[arg-type]
+        self.scheduler = Scheduler(made, self.facts, clock=lambda: 50.0, pace=pace)
+        self.executor = FakeExecutor(self.facts, fail=fail, seconds=seconds)
         self.core = EngineCore(self.scheduler, self.executor, depth=depth)
         self.plans: list[StepPlan] = []
         self.outputs: dict[int, list[SeqOutput]] = {}
