@@ -58,6 +58,8 @@ OCTAVO_INLINE void store_first(float* p, f32x16 a, int n) {
     _mm256_maskstore_ps(p + 8, m.hi, a.hi);
 }
 OCTAVO_INLINE i32x16 load_i32(const void* p) { return {halves(p), halves(static_cast<const char*>(p) + 32)}; }
+// Eight lanes from `low`, eight from `high`.
+OCTAVO_INLINE i32x16 load_i32_halves(const void* low, const void* high) { return {halves(low), halves(high)}; }
 OCTAVO_INLINE i32x16 load_i32_first(const void* p, int n) {
     const i32x16 m = lanes_below(n);
     const int* q = static_cast<const int*>(p);

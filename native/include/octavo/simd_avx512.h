@@ -46,6 +46,11 @@ OCTAVO_INLINE f32x16 load_first(const float* p, int n) { return {_mm512_maskz_lo
 OCTAVO_INLINE void store(float* p, f32x16 a) { _mm512_storeu_ps(p, a.v); }
 OCTAVO_INLINE void store_first(float* p, f32x16 a, int n) { _mm512_mask_storeu_ps(p, lanes_below(n), a.v); }
 OCTAVO_INLINE i32x16 load_i32(const void* p) { return {_mm512_loadu_si512(p)}; }
+// Eight lanes from `low`, eight from `high`.
+OCTAVO_INLINE i32x16 load_i32_halves(const void* low, const void* high) {
+    const __m512i first = _mm512_castsi256_si512(_mm256_loadu_si256(static_cast<const __m256i*>(low)));
+    return {_mm512_inserti64x4(first, _mm256_loadu_si256(static_cast<const __m256i*>(high)), 1)};
+}
 OCTAVO_INLINE i32x16 load_i32_first(const void* p, int n) { return {_mm512_maskz_loadu_epi32(lanes_below(n), p)}; }
 OCTAVO_INLINE void store_i32(void* p, i32x16 a) { _mm512_storeu_si512(p, a.v); }
 OCTAVO_INLINE void store_i32_first(void* p, i32x16 a, int n) { _mm512_mask_storeu_epi32(p, lanes_below(n), a.v); }

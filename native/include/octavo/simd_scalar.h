@@ -103,6 +103,13 @@ OCTAVO_INLINE i32x16 load_i32(const void* p) {
     memcpy(r.v, p, 64);
     return r;
 }
+// Eight lanes from `low`, eight from `high`.
+OCTAVO_INLINE i32x16 load_i32_halves(const void* low, const void* high) {
+    i32x16 r;
+    memcpy(r.v, low, 32);
+    memcpy(r.v + 8, high, 32);
+    return r;
+}
 OCTAVO_INLINE i32x16 load_i32_first(const void* p, int n) {
     i32x16 r = zero_i32();
     if (n > 0) memcpy(r.v, p, 4 * static_cast<size_t>(n));

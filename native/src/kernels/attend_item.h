@@ -126,7 +126,6 @@ void unpack_keys(const Item& c) {
     const KvLayer& kv = c.op->kv;
     const std::int64_t dim = c.size.dim, size = kv.block_size, unit = 4;
     const int groups = (c.keys + 15) / 16;
-    alignas(64) std::uint8_t whole[64];
     for (int g = c.from / 16; g < groups; g++) {
         float* out = c.mem.k + g * dim * 16;
         const std::uint8_t* lo = c.blocks[g * 16 / size] + g * 16 % size * unit;
@@ -136,14 +135,12 @@ void unpack_keys(const Item& c) {
             if (c.from / 8 > g * 2) lo = hi;
         }
         for (std::int64_t d = 0; d < dim; d += kBf16 ? 2 : 1, lo += size * unit, hi += size * unit) {
-            memcpy(whole, lo, 32);
-            memcpy(whole + 32, hi, 32);
+            const i32x16 p = load_i32_halves(lo, hi);
             if constexpr (kBf16) {
-                const i32x16 p = load_i32(whole);
                 store(out + d * 16, pair_even(p));
                 store(out + (d + 1) * 16, pair_odd(p));
             } else {
-                store(out + d * 16, load(reinterpret_cast<const float*>(whole)));
+                store(out + d * 16, as_f32(p));
             }
         }
     }
@@ -161,7 +158,7 @@ void unpack_values(const Item& c) {
             const int n = dim - g * 16 < 16 ? static_cast<int>(dim - g * 16) : 16;
             float* out = c.mem.v + (g * kTileKeys + key) * 16;
             if constexpr (kBf16) {
-                const i32x16 p = load_i32_first(row + g * 64, n);
+                const i32x16 p = n == 16 ? load_i32(row + g * 64) : load_i32_first(row + g * 64, n);
                 store(out, key >= c.from ? pair_even(p) : zero_f32());
                 store(out + 16, key + 1 < c.keys ? pair_odd(p) : zero_f32());
             } else {
