@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench.compare.results import compared
 from bench.machine import bandwidth, cpu_seconds, foreign_share, pss_mib
 from bench.quality import quality
 from bench.rows import Check, Context, Row, at_least, at_most, below, holds, not_run, shown
@@ -238,6 +239,7 @@ def mutants(c: Context) -> Iterator[Row]:
 
 
 CHECKS: dict[str, Check] = {
+    "compare": compared,
     "import": import_times,
     "explain": explained,
     "memory": does_not_fit,

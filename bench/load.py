@@ -11,7 +11,7 @@ makes the figure void.
     W3  one prompt of 2,048 tokens, 16 out, twice                 closed loop    prefill tokens per second (2048 / TTFT)
     W4  32 at once: 1,024 shared + 32 own in, 32 out; then again  closed loop    seconds, cold and warm
     W5  3 of 4 short (128 in, 64 out), 1 of 4 long (2,048 in, 32 out): capacity with 8 at once, then Poisson arrivals
-        at 0.7 of it                                              open loop      gaps between tokens
+        at 0.7 of it, or at --rate                                open loop      gaps between tokens
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,22 +106,35 @@ async def w4(client: Client, rep: int) -> Figures:
     return found
 
 
-async def w5(client: Client, rep: int) -> Figures:
+def mixed(random: Random, count: int) -> list[Ask]:
+    """Three short requests, then a long one, and so on."""
+    return [Ask(ids(random, 2048), 32) if i % 4 == 3 else Ask(ids(random, 128), 64) for i in range(count)]
+
+
+async def w5cap(client: Client, rep: int) -> Figures:
+    """What W5 begins with: how many of its requests a second are answered, 8 at once."""
+    return await _capacity(client, np.random.default_rng(5000 + rep))
+
+
+async def _capacity(client: Client, random: Random) -> Figures:
+    closed = await batch(client, mixed(random, 16), at_once=8)
+    return {"W5cap": figures_of(closed) | {"capacity_req_s": 16 / closed.seconds}}
+
+
+async def w5(client: Client, rep: int, rate: float | None = None) -> Figures:
+    """`rate` (requests a second): every engine meets the same arrivals, however many of them are then open."""
     random = np.random.default_rng(5000 + rep)
-
-    def mix(count: int) -> list[Ask]:
-        return [Ask(ids(random, 2048), 32) if i % 4 == 3 else Ask(ids(random, 128), 64) for i in range(count)]
-
-    closed = await batch(client, mix(16), at_once=8)
-    capacity = 16 / closed.seconds
-    asks = mix(32)
-    starts = np.cumsum(random.exponential(1 / (0.7 * capacity), len(asks))).tolist()
-    opened = await batch(client, asks, at_once=8, starts=starts)
-    rates = {"capacity_req_s": capacity, "rate_req_s": 0.7 * capacity}
-    return {"W5cap": figures_of(closed), "W5": figures_of(opened) | rates}
+    found = await _capacity(client, random)
+    capacity = found["W5cap"]["capacity_req_s"]
+    asks = mixed(random, 32)
+    arrivals = rate or 0.7 * capacity
+    starts = np.cumsum(random.exponential(1 / arrivals, len(asks))).tolist()
+    opened = await batch(client, asks, at_once=len(asks) if rate else 8, starts=starts)
+    return found | {"W5": figures_of(opened) | {"capacity_req_s": capacity, "rate_req_s": arrivals}}
 
 
-WORKLOADS: dict[str, Callable[[Client, int], Awaitable[Figures]]] = {"W1": w1, "W2": w2, "W3": w3, "W4": w4, "W5": w5}
+Workload = Callable[[Client, int], Awaitable[Figures]]
+WORKLOADS: dict[str, Workload] = {"W1": w1, "W2": w2, "W3": w3, "W4": w4, "W5": w5, "W5cap": w5cap}
 
 
 async def warm_up(client: Client) -> None:
@@ -131,15 +145,17 @@ async def warm_up(client: Client) -> None:
     await batch(client, [Ask(ids(random, 64), 8) for _ in range(8)], at_once=8)
 
 
-async def measure(url: str, model: str, workloads: Sequence[str], *, rep: int = 0) -> Figures:
-    """Warm up, then each workload once. A figure that the prefix cache falsified gets the key `void`."""
+async def measure(
+    url: str, model: str, workloads: Sequence[str], *, rep: int = 0, table: Mapping[str, Workload] = WORKLOADS
+) -> Figures:
+    """Warm up, then each workload of `table` once. A figure that the prefix cache falsified gets the key `void`."""
     found: Figures = {}
     async with session() as http:
         # Greedy and ignore_eos: every engine does the same work.
         client = Client(http, base_url(url), model, options={"temperature": 0, "ignore_eos": True})
         await warm_up(client)
         for name in workloads:
-            found |= await WORKLOADS[name](client, rep)
+            found |= await table[name](client, rep)
     for name in ("W1", "W2", "W3"):
         if found.get(name, {}).get("cached_tokens"):
             found[name]["void"] = 1.0
@@ -161,14 +177,16 @@ def main() -> int:
     parser.add_argument("--model", default="m", help="served model name")
     parser.add_argument("--workloads", default="W1,W2,W3,W4", help="of " + ", ".join(WORKLOADS))
     parser.add_argument("--reps", type=int, default=1, help="repetitions (their prompts differ)")
+    parser.add_argument("--rate", type=float, help="arrivals a second in W5 (default: 0.7 of what the server can do)")
     parser.add_argument("--json", type=Path, help="write all figures here")
     args = parser.parse_args()
     names = args.workloads.split(",")
     if unknown := [n for n in names if n not in WORKLOADS]:
         parser.error(f"--workloads: got {unknown[0]!r}, allowed: {', '.join(WORKLOADS)}")
+    table = WORKLOADS | {"W5": partial(w5, rate=args.rate)}
     runs: list[Figures] = []
     for rep in range(args.reps):
-        runs.append(asyncio.run(measure(args.url, args.model, names, rep=rep)))
+        runs.append(asyncio.run(measure(args.url, args.model, names, rep=rep, table=table)))
         for name, figures in runs[-1].items():
             print(f"{name} rep {rep}: " + " ".join(f"{k}={v:.4g}" for k, v in figures.items()), flush=True)
     if args.json:

@@ -47,12 +47,13 @@ def running(
     prompt: str | list[int] = "Hi",
     env: dict[str, str] | None = None,
     in_child: Callable[[], None] | None = None,
+    ready_timeout: float = READY_TIMEOUT,
 ) -> Iterator[Running]:
     """Run `command` until a one-token completion of `model` on `port` is answered; stop it at the end.
 
     Bytecode is kept whatever our own environment says, as an installed package has it. `in_child` runs in the new
-    process (in a session of its own) before the command. Raises EngineDead where the server ends or stays silent, with
-    the end of its log, and OctavoError where it refuses.
+    process (in a session of its own) before the command. Raises EngineDead where the server ends or stays silent for
+    `ready_timeout` seconds, with the end of its log, and OctavoError where it refuses.
     """
     with tempfile.TemporaryDirectory(prefix="octavo-bench-") as folder:
         log = Path(folder) / "log"
@@ -68,15 +69,18 @@ def running(
                 env={k: v for k, v in (os.environ if env is None else env).items() if k != "PYTHONDONTWRITEBYTECODE"},
             )
         try:
-            _wait_for_answer(process, port, {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0}, log)
+            body: dict[str, object] = {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0}
+            _wait_for_answer(process, port, body, log, ready_timeout)
             yield Running(f"http://127.0.0.1:{port}", process.pid, time.perf_counter() - began, log)
         finally:
             _stop(process)
 
 
-def _wait_for_answer(process: subprocess.Popen[bytes], port: int, body: dict[str, object], log: Path) -> None:
+def _wait_for_answer(
+    process: subprocess.Popen[bytes], port: int, body: dict[str, object], log: Path, timeout: float
+) -> None:
     data, headers = msgspec.json.encode(body), {"Content-Type": "application/json"}
-    end = time.monotonic() + READY_TIMEOUT
+    end = time.monotonic() + timeout
     while time.monotonic() < end:
         if process.poll() is not None:
             raise EngineDead(f"the server ended with code {process.returncode}: {_tail(log)}")
@@ -94,7 +98,7 @@ def _wait_for_answer(process: subprocess.Popen[bytes], port: int, body: dict[str
         finally:
             connection.close()
         time.sleep(0.01)
-    raise EngineDead(f"no answer in {READY_TIMEOUT:.0f} s: {_tail(log)}")
+    raise EngineDead(f"no answer in {timeout:.0f} s: {_tail(log)}")
 
 
 def _tail(log: Path) -> str:
