@@ -238,6 +238,19 @@ def mutants(c: Context) -> Iterator[Row]:
     yield holds(section, name, ok, target=target, value=f"{killed} of {killed + survived}")
 
 
+def scheduler(c: Context) -> Iterator[Row]:
+    """scripts/probes.py: what the scheduler alone costs on the fake, and that nothing of it grows."""
+    command = [c.python, str(c.root / "scripts" / "probes.py"), "--timed", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    if not done.stdout.startswith("["):
+        note = done.stderr.strip()[-200:]
+        yield holds("Scheduler", "probes of time", False, target="run", value="failed", note=note)
+        return
+    for finding in json.loads(done.stdout):
+        value = f"{finding['value']:.4g}"
+        yield holds("Scheduler", finding["name"], finding["passed"], target=finding["target"], value=value)
+
+
 CHECKS: dict[str, Check] = {
     "compare": compared,
     "import": import_times,
@@ -248,4 +261,5 @@ CHECKS: dict[str, Check] = {
     "start": start_idle_memory,
     "loads": loads,
     "squeeze": squeezed,
+    "scheduler": scheduler,
 }
