@@ -66,8 +66,17 @@ def _favoured() -> None:
 
 
 @contextmanager
-def serve(command: Sequence[str], *, port: int, model: str, env: dict[str, str] | None = None) -> Iterator[Server]:
-    """Run `command` until a one-token completion of `model` is answered; stop it at the end. Raises OctavoError."""
-    # Ids, not text: the same for every engine.
-    with running(command, port=port, model=model, prompt=[1001, 1002, 1003], env=env, in_child=_favoured) as server:
+def serve(
+    command: Sequence[str],
+    *,
+    port: int,
+    model: str,
+    prompt: Sequence[int] = (1001, 1002, 1003),
+    env: dict[str, str] | None = None,
+) -> Iterator[Server]:
+    """Run `command` until a one-token completion of `model` is answered; stop it at the end. Raises OctavoError.
+
+    The prompt is ids, not text: the same for every engine.
+    """
+    with running(command, port=port, model=model, prompt=list(prompt), env=env, in_child=_favoured) as server:
         yield Server(server.url, server.pid, model, server.start_seconds, server.log)

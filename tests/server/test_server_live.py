@@ -154,6 +154,15 @@ def test_head_limits() -> None:
         assert server.exchange(cut).startswith(b"HTTP/1.1 408")
 
 
+@pytest.mark.parametrize("size", [5_000, 60_000, 300_000, 2_000_000])
+def test_a_long_body_is_not_a_long_head(size: int) -> None:
+    """The data that ended a body counted as the next request's head: the connection closed without an answer."""
+    with live(config={"max_header_bytes": 4096}) as server:
+        body = {"prompt": "x" * size, "max_tokens": 1}
+        twice = post("/v1/completions", body, close=False) + post("/v1/completions", body)
+        assert server.exchange(twice).count(b"HTTP/1.1 ") == 2
+
+
 def test_unix_socket(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with live(config={"uds": str(path)}) as server:

@@ -33,6 +33,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._head_bytes = 0
         self._in_head = True
+        self._ended = False
         self._head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -46,8 +47,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
+        self._ended = False
         super().data_received(data)
-        if not self._in_head or self.parser is None:
+        # Data that ends a message is its body, nearly all of it: what follows is counted from the next data on.
+        if not self._in_head or self._ended or self.parser is None:
             return
         self._head_bytes += len(data)
         if self._head_bytes > self.max_head:
@@ -64,6 +67,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_complete()
         # What follows on this connection is the next head.
         self._in_head = True
+        self._ended = True
         self._head_bytes = 0
 
     def send_400_response(self, msg: str) -> None:
