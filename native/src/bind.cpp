@@ -236,11 +236,13 @@ void make_executable(PyExecutable* self, std::shared_ptr<Team> team, const nb::d
 
 namespace octavo {
 void bind_linear(nb::module_& m);  // bind_linear.cpp
+void bind_load(nb::module_& m);    // bind_load.cpp
 }
 
 NB_MODULE(_native, m) {
     m.doc() = "Octavo's native kernels; docs/dev/native-abi.md describes the interface.";
     octavo::bind_linear(m);
+    octavo::bind_load(m);
     m.def("isas", &usable_isas);
     m.def("isa_note", &isa_note, "isa"_a);
     m.def("isa", [] { return chosen_isa(); });

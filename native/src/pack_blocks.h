@@ -1,9 +1,12 @@
-// The block formats of files, one group of 32 at a time. Part of pack.cpp.
+// The block formats of files, one group of 32 at a time. Part of pack.cpp. The layouts are GGML's, and z4 and s8 are
+// ours; kernels/reference/blocks.py describes them all.
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include "octavo/pack.h"
+#include "pack_convert.h"
 
 namespace octavo::blocks {
 
@@ -16,10 +19,182 @@ struct Group {
         small[2];  // super: scale, minimum; super16: one int8 a half; super16_min: two nibbles a half; half_zero: [0]
 };
 
+inline constexpr int8_t kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+inline constexpr int8_t kFp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};  // times half the scale
+
+inline uint16_t half_at(const uint8_t* p) {
+    uint16_t h;
+    memcpy(&h, p, 2);
+    return h;
+}
+
+inline uint32_t word_at(const uint8_t* p) {
+    uint32_t w;
+    memcpy(&w, p, 4);
+    return w;
+}
+
+inline constexpr uint32_t kNibbles = 0x0f0f0f0f, kPairs = 0x03030303, kBits = 0x01010101;
+
+// Elements 0..15 low, 16..31 high.
+inline void nibbles(const uint8_t* bytes, Group& out) {
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; ++q) {
+        const uint32_t word = word_at(bytes + 4 * q);
+        out.quads[q] = word & kNibbles;
+        out.quads[q + 4] = word >> 4 & kNibbles;
+    }
+}
+
+// The fifth bits of 32 elements, in order.
+inline void add_fifth(uint32_t high, Group& out) {
+    // Times 2^0 + 2^7 + 2^14 + 2^21, bit i of four lands on bit 8 i, and nothing else lands on such a bit.
+#pragma GCC unroll 8
+    for (int q = 0; q < 8; ++q) out.quads[q] |= ((high >> 4 * q & 15) * 0x00204081 & kBits) << 4;
+}
+
+inline void lookup(const uint8_t* bytes, const int8_t* table, Group& out) {
+    int8_t codes[kGroup];
+    for (int i = 0; i < 16; ++i) {
+        codes[i] = table[bytes[i] & 15];
+        codes[i + 16] = table[bytes[i] >> 4];
+    }
+    memcpy(out.quads, codes, kGroup);
+}
+
+// The 6-bit scale and minimum of group g among 12 bytes.
+inline void six_bit_pair(const uint8_t* s, size_t g, uint8_t* out) {
+    if (g < 4) {
+        out[0] = s[g] & 63;
+        out[1] = s[g + 4] & 63;
+    } else {
+        out[0] = static_cast<uint8_t>((s[g + 4] & 15) | s[g - 4] >> 6 << 4);
+        out[1] = static_cast<uint8_t>(s[g + 4] >> 4 | s[g] >> 6 << 4);
+    }
+}
+
+// Blocks of 256, g the group inside.
+
+inline void read_q2_k(const uint8_t* b, size_t g, Group& out) {
+    const uint8_t* low = b + 16 + 32 * (g / 4);
+#pragma GCC unroll 8
+    for (int q = 0; q < 8; ++q) out.quads[q] = word_at(low + 4 * q) >> 2 * (g % 4) & kPairs;
+    out.small[0] = b[2 * g];
+    out.small[1] = b[2 * g + 1];
+    out.scale = half_at(b + 80);
+    out.minimum = half_at(b + 82);
+}
+
+inline void read_q3_k(const uint8_t* b, size_t g, Group& out) {
+    const uint8_t* low = b + 32 + 32 * (g / 4);
+#pragma GCC unroll 8
+    for (int q = 0; q < 8; ++q) {
+        out.quads[q] = (word_at(low + 4 * q) >> 2 * (g % 4) & kPairs) | (word_at(b + 4 * q) >> g & kBits) << 2;
+    }
+    const uint8_t* s = b + 96;
+    for (size_t half = 0; half < 2; ++half) {
+        const size_t i = 2 * g + half;
+        const int four = i < 8 ? s[i] & 15 : s[i - 8] >> 4;
+        const int two = s[8 + i % 4] >> 2 * (i / 4) & 3;
+        out.small[half] = static_cast<uint8_t>((four | two << 4) - 32);
+    }
+    out.scale = half_at(b + 108);
+}
+
+inline void read_q4_k(const uint8_t* b, size_t g, Group& out) {
+    const uint8_t* pairs = b + 16 + 32 * (g / 2);
+#pragma GCC unroll 8
+    for (int q = 0; q < 8; ++q) out.quads[q] = word_at(pairs + 4 * q) >> 4 * (g % 2) & kNibbles;
+    six_bit_pair(b + 4, g, out.small);
+    out.scale = half_at(b);
+    out.minimum = half_at(b + 2);
+}
+
+inline void read_q5_k(const uint8_t* b, size_t g, Group& out) {
+    const uint8_t* pairs = b + 48 + 32 * (g / 2);
+#pragma GCC unroll 8
+    for (int q = 0; q < 8; ++q) {
+        out.quads[q] = (word_at(pairs + 4 * q) >> 4 * (g % 2) & kNibbles) | (word_at(b + 16 + 4 * q) >> g & kBits) << 4;
+    }
+    six_bit_pair(b + 4, g, out.small);
+    out.scale = half_at(b);
+    out.minimum = half_at(b + 2);
+}
+
+inline void read_q6_k(const uint8_t* b, size_t g, Group& out) {
+    const uint8_t* low = b + 64 * (g / 4) + 32 * (g % 2);
+    const uint8_t* high = b + 128 + 32 * (g / 4);
+#pragma GCC unroll 8
+    for (int q = 0; q < 8; ++q) {
+        out.quads[q] =
+            (word_at(low + 4 * q) >> 4 * (g % 4 / 2) & kNibbles) | (word_at(high + 4 * q) >> 2 * (g % 4) & kPairs) << 4;
+    }
+    out.small[0] = b[192 + 2 * g];
+    out.small[1] = b[193 + 2 * g];
+    out.scale = half_at(b + 208);
+}
+
+inline void read_iq4_xs(const uint8_t* b, size_t g, Group& out) {
+    lookup(b + 8 + 16 * g, kIq4, out);
+    const int low = b[4 + g / 2] >> 4 * (g % 2) & 15;
+    const int high = half_at(b + 2) >> 2 * g & 3;
+    out.wide = convert::from_f16(half_at(b)) * static_cast<float>((low | high << 4) - 32);
+}
+
 // Group g of a row.
-void read_group(SourceFormat source, const uint8_t* row, size_t g, Group& out);
+template <SourceFormat source>
+inline void read_group(const uint8_t* row, size_t g, Group& out) {
+    constexpr SourceInfo info = source_info(source);
+    constexpr size_t groups = info.elements / kGroup;  // in a block
+    const uint8_t* b = row + g / groups * static_cast<size_t>(info.bytes);
+    g %= groups;
+    if constexpr (source == SourceFormat::q8_0) memcpy(out.quads, b + 2, kGroup);
+    if constexpr (source == SourceFormat::q4_0) nibbles(b + 2, out);
+    if constexpr (source == SourceFormat::q4_1) nibbles(b + 4, out), out.minimum = half_at(b + 2);
+    if constexpr (source == SourceFormat::q5_0) nibbles(b + 6, out), add_fifth(word_at(b + 2), out);
+    if constexpr (source == SourceFormat::q5_1) {
+        nibbles(b + 8, out), add_fifth(word_at(b + 4), out);
+        out.minimum = half_at(b + 2);
+    }
+    if constexpr (source == SourceFormat::iq4_nl) lookup(b + 2, kIq4, out);
+    if constexpr (source == SourceFormat::z4) nibbles(b + 3, out), out.small[0] = b[2];
+    if constexpr (source == SourceFormat::s8) memcpy(&out.wide, b, 4), memcpy(out.quads, b + 4, kGroup);
+    if constexpr (source == SourceFormat::mxfp4) {
+        lookup(b + 1, kFp4, out);
+        // 2^(e - 128); the two smallest are denormal.
+        out.wide = convert::from_bits(b[0] >= 2 ? uint32_t{b[0] - 1u} << 23 : uint32_t{0x200000u} << b[0]);
+    }
+    if constexpr (source == SourceFormat::q2_k) read_q2_k(b, g, out);
+    if constexpr (source == SourceFormat::q3_k) read_q3_k(b, g, out);
+    if constexpr (source == SourceFormat::q4_k) read_q4_k(b, g, out);
+    if constexpr (source == SourceFormat::q5_k) read_q5_k(b, g, out);
+    if constexpr (source == SourceFormat::q6_k) read_q6_k(b, g, out);
+    if constexpr (source == SourceFormat::iq4_xs) read_iq4_xs(b, g, out);
+    // The scale is the block's first number where it is no f32 and the block is no super block.
+    if constexpr (info.scale != Scale::wide && groups == 1) out.scale = half_at(b);
+}
 
 // Its numbers: each product exact, each sum rounded once.
-void to_numbers(SourceFormat source, const Group& group, float* out);
+inline void to_numbers(SourceFormat source, const Group& group, float* out) {
+    const SourceInfo& info = source_info(source);
+    const double d = static_cast<double>(convert::from_f16(group.scale));
+    const double e = static_cast<double>(convert::from_f16(group.minimum));
+    for (int i = 0; i < kGroup; ++i) {
+        const double code = static_cast<int8_t>(group.quads[i / 4] >> 8 * (i % 4)) - info.offset;
+        const uint8_t small = group.small[i / (kGroup / 2)];
+        double x = 0;
+        switch (info.scale) {
+            case Scale::none: break;
+            case Scale::half: x = d * code; break;
+            case Scale::half_min: x = d * code + e; break;
+            case Scale::half_zero: x = d * (code - group.small[0]); break;
+            case Scale::wide: x = static_cast<double>(group.wide) * code; break;
+            case Scale::super: x = d * group.small[0] * code - e * group.small[1]; break;
+            case Scale::super16: x = d * static_cast<int8_t>(small) * code; break;
+            case Scale::super16_min: x = d * (small & 15) * code - e * (small >> 4); break;
+        }
+        out[i] = static_cast<float>(x);
+    }
+}
 
 }  // namespace octavo::blocks

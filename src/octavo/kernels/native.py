@@ -19,6 +19,7 @@ from octavo._native import isa_note as isa_note
 from octavo._native import isas as isas
 from octavo._native import pack as pack
 from octavo._native import packed_bytes as packed_bytes
+from octavo._native import rope_rows as rope_rows
 from octavo._native import row_bytes as row_bytes
 from octavo._native import set_isa as set_isa
 from octavo._native import unpack_rows as unpack_rows

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,15 @@ from octavo.errors import ConfigError
 from octavo.kernels import native
 from octavo.kernels.reference.weights import dense_weight
 from octavo.program.executable import ExecutableSpec, PlacedWeight
-from octavo.runner.matrices import fill
+from octavo.program.rope import RopeSpec
+from octavo.runner.matrices import Work, pieces, work_off
 from octavo.runner.runner import Backend
 from octavo.weights.checkpoint import Checkpoint, Tensor
 
 ALIGN = 64
 """Bytes; every weight starts on a cache line."""
+ROPE_ROWS = 4096
+"""Positions of a rotary table that are one piece of work."""
 
 
 class NativeBackend:
@@ -35,23 +39,18 @@ class NativeBackend:
         self.exe: Any = None
 
     def pack(self, tensors: Mapping[str, Tensor], *, progress: Callable[[int], None]) -> None:
-        """Read every weight of the spec. `progress` is told source bytes."""
-        for placed in self._spec.weights:
-            dst = self.weights.view(self.offsets[placed.weight.name], placed.bytes)
-            if placed.weight.kind == "table":
-                dst.view(np.float32)[:] = placed.weight.make(placed.n // placed.weight.k).reshape(-1)
-            elif placed.format == "vec":
-                self._vector(placed, tensors, dst.view(np.float32))
-            else:
-                fill(placed, tensors, dst, threads=self._team.threads, progress=progress)
+        """Read every weight of the spec, on as many threads as the team has. `progress` is told source bytes."""
+        work_off(self._work(tensors), threads=self._team.threads, progress=progress)
 
-    def _vector(self, placed: PlacedWeight, tensors: Mapping[str, Tensor], dst: Any) -> None:
-        at = 0
-        for part in placed.weight.parts:
-            tensor = tensors[part.tensor]
-            dst[at : at + part.rows] = dense_weight("f32", tensor.source, tensor.read(), part.rows, 1).reshape(-1)
-            dst[at : at + part.rows] += np.float32(placed.weight.offset)
-            at += part.rows
+    def _work(self, tensors: Mapping[str, Tensor]) -> Iterator[Work]:
+        views = {p.weight.name: self.weights.view(self.offsets[p.weight.name], p.bytes) for p in self._spec.weights}
+        yield from _tables(self._spec.weights, views)
+        for placed in self._spec.weights:
+            dst = views[placed.weight.name]
+            if placed.format == "vec" and placed.weight.kind != "table":
+                yield 0, partial(_vector, placed, tensors, dst.view(np.float32))
+            elif placed.weight.kind != "table":
+                yield from pieces(placed, tensors, dst)
 
     def start(self) -> None:
         """Make the Executable; its arrays become this backend's."""
@@ -81,6 +80,31 @@ class NativeBackend:
         if self.exe is not None:
             self.exe.close()
         self._team.close()
+
+
+def _tables(weights: Sequence[PlacedWeight], views: Mapping[str, Any]) -> Iterator[Work]:
+    """What makes the rotary tables; a cosine and its sine are made together."""
+    made: dict[RopeSpec, dict[str, Any]] = {}
+    for placed in weights:
+        if placed.weight.table is not None:
+            rope, which = placed.weight.table
+            view = views[placed.weight.name].view(np.float32)
+            made.setdefault(rope, {})[which] = view.reshape(-1, placed.weight.k)
+    for rope, pair in made.items():
+        rows = len(pair["cos"])
+        frequencies = rope.frequencies(rows)
+        for first in range(0, rows, ROPE_ROWS):
+            last = min(first + ROPE_ROWS, rows)
+            yield 0, partial(native.rope_rows, frequencies, rope.attention, first, last, pair["cos"], pair["sin"])
+
+
+def _vector(placed: PlacedWeight, tensors: Mapping[str, Tensor], dst: Any) -> None:
+    at = 0
+    for part in placed.weight.parts:
+        tensor = tensors[part.tensor]
+        dst[at : at + part.rows] = dense_weight("f32", tensor.source, tensor.read(), part.rows, 1).reshape(-1)
+        dst[at : at + part.rows] += np.float32(placed.weight.offset)
+        at += part.rows
 
 
 def place(spec: ExecutableSpec) -> tuple[dict[str, int], int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -86,3 +87,23 @@ def test_yarn_keeps_what_turns_often() -> None:
 def test_proportional_leaves_the_rest_of_the_head_alone() -> None:
     got = RopeSpec(16, 100.0, ProportionalScaling(2)).frequencies(64)
     assert np.allclose(got, [1, 100 ** (-2 / 16), 0, 0, 0, 0, 0, 0])
+
+
+def test_the_native_table_has_the_same_bits() -> None:
+    """Every quadrant, pieces of any size, scaled tables too."""
+    native = pytest.importorskip("octavo._native")
+    for spec in (
+        RopeSpec(64, 10000.0),
+        RopeSpec(10, 2.0),
+        RopeSpec(4, 100.0, LongRopeScaling((1.0, 2.0), (4.0, 8.0), 128, 1.25)),
+    ):
+        rows = 9001
+        cos, sin = (np.full((rows, spec.rotary // 2), np.nan, np.float32) for _ in range(2))
+        for first, last in ((0, 1), (1, 4096), (4096, rows)):
+            native.rope_rows(spec.frequencies(rows), spec.attention, first, last, cos, sin)
+        want_cos, want_sin = spec.table(rows)
+        assert (cos.view(np.int32) == want_cos.view(np.int32)).all() and (
+            sin.view(np.int32) == want_sin.view(np.int32)
+        ).all()
+    with pytest.raises(ValueError, match="rope_rows"):
+        native.rope_rows(spec.frequencies(rows), 1.0, 0, rows + 1, cos, sin)

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -90,6 +89,8 @@ def gather(x: F32, rows: I32) -> F32:
 
 def round_bf16(x: F32) -> F32:
     """To bfloat16, nearest even, and back."""
+    import ml_dtypes  # here: loading packs with native kernels and imports this file, and a start has no 20 ms to lose
+
     return x.astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
