@@ -20,14 +20,14 @@ KEPT = (1.0, 0.93, 0.86)
 F32: TypeAlias = NDArray[np.float32]
 U8: TypeAlias = NDArray[np.uint8]
 
-ITEM_TYPES = {"f32": np.dtype("<f4"), "f16": np.dtype("<f2")}
+ITEM_TYPES: dict[str, np.dtype[Any]] = {"f32": np.dtype("<f4"), "f16": np.dtype("<f2")}
 
 
 def floats(source: str, data: U8, n: int, k: int) -> F32:
     """f32, f16 or bf16 bytes [n, k] as float32, exactly."""
     if source == "bf16":  # the upper half of a float32
-        halves: NDArray[np.uint16] = data.view(np.uint16)
-        return (halves.astype(np.uint32) << 16).view(np.float32).reshape(n, k)
+        bits = np.left_shift(data.view(np.uint16), 16, dtype=np.uint32)
+        return np.asarray(bits.view(np.float32).reshape(n, k))
     return np.asarray(data.view(ITEM_TYPES[source]).reshape(n, k), np.float32)
 
 
