@@ -47,6 +47,12 @@ Dtype dtype_of(const std::string& name) {
     return named(name, kTable, "dtype");
 }
 
+Dtype kv_dtype_of(const std::string& name) {
+    static constexpr std::pair<const char*, Dtype> kTable[] = {
+        {"f32", Dtype::f32}, {"bf16", Dtype::bf16}, {"int8", Dtype::i8}};
+    return named(name, kTable, "KV dtype");
+}
+
 WeightFormat format_of(const std::string& name) {
     WeightFormat format;
     if (find_format(name, &format)) return format;
@@ -135,7 +141,7 @@ ExecutableSpec read_spec(const nb::dict& d) {
     }
     for (nb::handle item : field<nb::list>(d, "kv")) {
         const auto g = nb::cast<nb::dict>(item);
-        spec.kv.push_back({dtype_of(field<std::string>(g, "dtype")), field<std::int64_t>(g, "block_size"),
+        spec.kv.push_back({kv_dtype_of(field<std::string>(g, "dtype")), field<std::int64_t>(g, "block_size"),
                            field<std::int64_t>(g, "kv_heads"), field<std::int64_t>(g, "head_dim"),
                            field<std::int64_t>(g, "layers"), field<std::uint64_t>(g, "address"),
                            field<std::int64_t>(g, "num_blocks"), field<std::int64_t>(g, "block_bytes"),

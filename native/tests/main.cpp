@@ -47,7 +47,7 @@ class Model {
 public:
     explicit Model(const Sizes& z)
         : z_(z),
-          kv_bytes_(2 * z.block * z.kv_heads * z.dim * (z.kv == Dtype::f32 ? 4 : 2)),
+          kv_bytes_(kv_layer_bytes(z.kv, z.block, z.kv_heads, z.dim)),
           kv_(static_cast<std::size_t>(kv_bytes_ * kBlocks), false) {
         const std::int64_t qkv = (z.heads + 2 * z.kv_heads) * z.dim;
         const Dtype rows = std::string(z.rows) == "q8"     ? Dtype::q8
@@ -197,10 +197,9 @@ std::vector<int> chunks_of(int total, int size) {
 int main(int argc, char** argv) {
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
     const Sizes all[] = {
-        {"f32", "f32", Dtype::f32, 60, 100, 3, 3, 20, 16},
-        {"bf16", "bf16", Dtype::bf16, 96, 72, 4, 2, 64, 32},
-        {"int8", "q8", Dtype::bf16, 100, 68, 9, 3, 64, 16},
-        {"int4m", "q8", Dtype::bf16, 64, 96, 7, 1, 80, 8},
+        {"f32", "f32", Dtype::f32, 60, 100, 3, 3, 20, 16},  {"bf16", "bf16", Dtype::bf16, 96, 72, 4, 2, 64, 32},
+        {"int8", "q8", Dtype::bf16, 100, 68, 9, 3, 64, 16}, {"int4m", "q8", Dtype::bf16, 64, 96, 7, 1, 80, 8},
+        {"int4", "q8", Dtype::i8, 64, 96, 9, 3, 64, 16},    {"int8f", "q8", Dtype::i8, 64, 96, 4, 2, 20, 8},
     };
     // Positions: across 128 and 512 unless told otherwise (an emulated CPU takes minutes for that).
     const int total = argc > 1 ? std::atoi(argv[1]) : 560;

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -93,7 +94,7 @@ def run(executor: InlineExecutor, requests: list[Request], how: Schedule) -> dic
     return answers
 
 
-def make_executor(*, threads: int) -> InlineExecutor:
+def make_executor(*, threads: int, kv: Literal["auto", "int8"] = "auto") -> InlineExecutor:
     """Room for every request at once, small enough to be poisoned often."""
     return InlineExecutor(
         EngineArgs(
@@ -103,6 +104,7 @@ def make_executor(*, threads: int) -> InlineExecutor:
             max_model_len=1024,
             num_kv_blocks=1200,
             threads=threads,
+            kv_cache_dtype=kv,
         )
     )
 
@@ -185,6 +187,25 @@ def test_every_instruction_set(requests: list[Request], alone: dict[int, Answer]
             assert got == {r.seq_id: alone[r.seq_id] for r in few}, isa
     finally:
         native.set_isa(best)
+
+
+def test_int8_keys_and_values(requests: list[Request]) -> None:
+    """The same promise with a cache of codes, on fewer requests."""
+    few = [requests[i] for i in (1, 3, 7, 9, 11, 14)]
+    executor = make_executor(threads=2, kv="int8")
+    try:
+        truth: dict[int, Answer] = {}
+        for r in few:
+            truth |= run(executor, [r], Schedule(budget=2048))
+        for name in ("together", "chunks of 7", "cached in chunks", "preempted and cached"):
+            assert run(executor, few, CASES[name]) == truth, name
+    finally:
+        executor.close()
+    executor = make_executor(threads=1, kv="int8")
+    try:
+        assert run(executor, few, Schedule(chunk=130, budget=300)) == truth
+    finally:
+        executor.close()
 
 
 def test_prompt_logprobs_in_tiles(executor: InlineExecutor) -> None:

@@ -115,6 +115,32 @@ def test_a_pool_for_two_serves_twenty_with_the_same_answers(directory: Path, opt
         assert tight.stats().preemptions > 0 and tight.stats().blocks_used == 0
 
 
+def test_int8_keys_and_values_answer_alike_in_every_company(directory: Path, options: Options) -> None:
+    """Alone, together, and preempted; and nearly what bfloat16 answers."""
+    if options["executor"] == "reference":
+        pytest.skip("BLAS is not row-invariant")
+    int8 = options | {"dtype": "auto", "kv_cache_dtype": "int8"}
+    prompts = [[i, i + 1, i + 2] * 8 for i in range(12)]
+    params = [SamplingParams(temperature=i % 2, max_tokens=40, seed=i, ignore_eos=True, logprobs=1) for i in range(12)]
+
+    def answers(llm: LLM, which: list[int]) -> list[tuple[list[int], list[float]]]:
+        outputs = llm.generate([prompts[i] for i in which], [params[i] for i in which], use_tqdm=False)
+        chosen = [o.outputs[0] for o in outputs]
+        return [(c.token_ids, [e.chosen.logprob for e in c.logprobs or []]) for c in chosen]
+
+    everyone = list(range(12))
+    with LLM(str(directory), **int8) as llm:
+        together = answers(llm, everyone)
+        assert [answers(llm, [i])[0] for i in everyone] == together
+    with LLM(str(directory), **(int8 | {"num_kv_blocks": 9, "max_model_len": 112})) as tight:
+        assert answers(tight, everyone) == together
+        assert tight.stats().preemptions > 0
+    with LLM(str(directory), **(int8 | {"kv_cache_dtype": "bfloat16"})) as wider:
+        off = [abs(a[1][0] - b[1][0]) for a, b in zip(answers(wider, everyone), together, strict=True) if a[0] == b[0]]
+    assert off
+    assert max(off) < 0.05
+
+
 def test_bias_and_stop_ids(llm: LLM) -> None:
     forced = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True, logit_bias={42: 100.0})
     assert ids(llm.generate(PROMPTS[0], forced, use_tqdm=False)) == [[42] * 5]

@@ -20,6 +20,8 @@ CASES: list[tuple[str, dict[str, Any], float]] = [
     ("llama-odd", {"dtype": "float32"}, 1e-5),
     ("qwen2-tied", {"dtype": "float32"}, 1e-5),
     ("llama-llama3", {"dtype": "float32", "kv_dtype": "bf16"}, 2e-3),
+    ("llama-llama3", {"dtype": "float32", "kv_dtype": "int8"}, 2e-3),
+    ("llama-odd", {"dtype": "float32", "kv_dtype": "int8"}, 2e-3),
     ("llama-bf16", {"dtype": "auto"}, 3e-2),
     ("mistral", {"dtype": "bfloat16"}, 3e-2),
     ("qwen2", {"dtype": "auto", "quantization": "int8"}, 3e-2),

@@ -96,9 +96,10 @@ class Net:
     def group(
         self, dtype: str, *, kv_heads: int, head_dim: int, num_blocks: int, layers: int = 1, window: int = 0
     ) -> int:
-        size = 2 * layers * self.block_size * kv_heads * head_dim * (2 if dtype == "bf16" else 4)
+        head = {"f32": 4 * head_dim, "bf16": 2 * head_dim, "int8": head_dim + 2}[dtype]
+        size = 2 * layers * self.block_size * kv_heads * head
         arena = native.Arena(size * num_blocks, False)
-        arena.fill(0xFF)  # NaN in either dtype
+        arena.fill(0xFF)  # NaN in every dtype
         self._keep.append(arena)
         self.kv.append(
             {

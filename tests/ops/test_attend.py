@@ -11,10 +11,22 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from octavo.kernels.reference import attend as attention
 from tests.ops.native_net import F32, ISAS, Net, bf16
 
 HEADS = [(9, 3, 64), (14, 2, 64), (4, 4, 80), (2, 1, 128), (3, 3, 20), (2, 1, 256), (8, 2, 96), (1, 1, 2)]
 """Query heads, KV heads, width: SmolLM2, Qwen2, and widths that are no multiple of 16 or 32."""
+DTYPES = ["f32", "bf16", "int8"]
+
+
+def as_cached(x: F32, heads: int, dtype: str) -> F32:
+    """[length, heads * dim] as numbers of the cache."""
+    if dtype != "int8":
+        return bf16(x) if dtype == "bf16" else x
+    codes = attention.encode_heads(x.reshape(len(x), heads, -1))
+    scale = (codes["scale"].astype(np.uint32) << 16).view(np.float32)
+    head = (codes["codes"] * scale[..., None]).astype(np.float32)
+    return (attention.rotate(head) / attention.rotation_run(head.shape[-1])).reshape(x.shape)
 
 
 class Case:
@@ -29,7 +41,8 @@ class Case:
 
     def dense(self, dtype: str, *, window: int = 0, softcap: float = 0.0) -> NDArray[np.float64]:
         """[length, q_heads * dim], causal, of numbers rounded as the cache holds them."""
-        q, k, v = (bf16(x) if dtype == "bf16" else x for x in (self.q, self.k, self.v))
+        q = bf16(self.q) if dtype == "bf16" else self.q
+        k, v = as_cached(self.k, self.kv_heads, dtype), as_cached(self.v, self.kv_heads, dtype)
         q3 = q.reshape(self.length, self.q_heads, self.dim).astype(np.float64)
         k3 = np.repeat(k.reshape(self.length, self.kv_heads, self.dim), self.q_heads // self.kv_heads, axis=1)
         v3 = np.repeat(v.reshape(self.length, self.kv_heads, self.dim), self.q_heads // self.kv_heads, axis=1)
@@ -105,12 +118,12 @@ def chunked(length: int, size: int) -> list[int]:
 
 def check(got: F32, case: Case, dtype: str, **attention: Any) -> None:
     want = case.dense(dtype, **attention)
-    tolerance = 2e-5 if dtype == "f32" else 1.5e-2
+    tolerance = {"f32": 2e-5, "bf16": 1.5e-2, "int8": 2e-3}[dtype]
     np.testing.assert_allclose(got, want, rtol=0, atol=tolerance * np.abs(want).max())
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("heads", HEADS)
 def test_values(heads: tuple[int, int, int], dtype: str, isa: str) -> None:
     case = Case(150, heads)
@@ -119,7 +132,7 @@ def test_values(heads: tuple[int, int, int], dtype: str, isa: str) -> None:
     net.close()
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("heads", HEADS)
 def test_bits(heads: tuple[int, int, int], dtype: str) -> None:
     """Whole, token by token, and in chunks; every variant, both thread counts: one result."""
@@ -136,7 +149,7 @@ def test_bits(heads: tuple[int, int, int], dtype: str) -> None:
 
 
 @pytest.mark.parametrize("block_size", [8, 16, 32, 64])
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_block_sizes(block_size: int, dtype: str) -> None:
     case = Case(147, (6, 2, 64), seed=2)
     results = set()
@@ -149,7 +162,7 @@ def test_block_sizes(block_size: int, dtype: str) -> None:
     assert len(results) == 1
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_spans(dtype: str) -> None:
     """Contexts across 512 and 1,024 keys; one decode row is split over spans where threads would idle."""
     case = Case(1100, (3, 1, 64), seed=3, scale=2.0)
@@ -169,13 +182,14 @@ def test_spans(dtype: str) -> None:
     assert len(set(results.values())) == 1, [k for k, v in results.items() if v != results["scalar"]]
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "int8"])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_neighbours(threads: int) -> None:
+def test_neighbours(threads: int, dtype: str) -> None:
     """A batch of prefills and decodes at once gives each sequence what it gets alone."""
     case = Case(300, (9, 3, 64), seed=4)
-    alone = run(net := make_net(case, "bf16"), case, [300])
+    alone = run(net := make_net(case, dtype), case, [300])
     net.close()
-    net = make_net(case, "bf16", seqs=4, threads=threads)
+    net = make_net(case, dtype, seqs=4, threads=threads)
     per = -(-303 // 16)
     tables = [list(range(1 + b * per, 1 + (b + 1) * per)) for b in range(4)]
     done = [0, 0, 0, 0]
@@ -210,7 +224,7 @@ WINDOWS = [1, 2, 5, 16, 31, 100, 128, 129, 300, 512, 513]
 
 
 @pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_windows(window: int, dtype: str) -> None:
     """Values, and one result in every chunking, thread count and variant, while the blocks behind turn to NaN."""
     case = Case(700, (4, 2, 64), seed=window)
@@ -234,7 +248,7 @@ def test_windows(window: int, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("block_size", [8, 16, 32, 64])
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("heads", [(4, 1, 256), (4, 4, 80), (16, 1, 64)])
 def test_windows_of_other_shapes(heads: tuple[int, int, int], dtype: str, block_size: int) -> None:
     case = Case(200, heads, seed=8)
@@ -248,7 +262,7 @@ def test_windows_of_other_shapes(heads: tuple[int, int, int], dtype: str, block_
     assert len(results) == 1
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("window", [0, 40])
 def test_softcap(window: int, dtype: str) -> None:
     """Scores from far below the cap to far beyond it."""
@@ -263,9 +277,49 @@ def test_softcap(window: int, dtype: str) -> None:
     assert len(results) == 1
 
 
-def test_large_scores() -> None:
+@pytest.mark.parametrize("dtype", ["f32", "int8"])
+def test_large_scores(dtype: str) -> None:
     """Scores far apart: weights underflow to 0 and earlier sums are scaled away."""
     case = Case(200, (2, 2, 32), seed=6, scale=60.0)
-    got = {isa: run(make_net(case, "f32", isa=isa), case, chunked(200, 33)) for isa in ISAS}
-    check(got["scalar"], case, "f32")
+    got = {isa: run(make_net(case, dtype, isa=isa), case, chunked(200, 33)) for isa in ISAS}
+    if dtype == "f32":
+        check(got["scalar"], case, dtype)
     assert all((x == got["scalar"]).all() for x in got.values())
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("heads", [(3, 1, 64), (4, 2, 20)])
+def test_int8_cache_is_the_references(heads: tuple[int, int, int], isa: str) -> None:
+    """Every code and scale in the cache, with heads of zeros, of very small and very large numbers, and not finite."""
+    case = Case(40, heads, seed=10)
+    case.k[3], case.v[4] = 0, 1e-35
+    case.k[5] *= 1e30
+    case.v[6, 0], case.k[7, 1] = np.inf, np.nan
+    net = make_net(case, "int8", isa=isa, block_size=8)
+    run(net, case, [33, 7])
+    size, dim, kv_heads = 8, case.dim, case.kv_heads
+    table = np.random.default_rng(0).permutation(np.arange(1, net.kv[0]["num_blocks"]))[:5]
+    raw = net.kv_arena.view(0, net.kv_arena.nbytes)[: net.kv[0]["num_blocks"] * net.kv[0]["block_bytes"]]
+    layer = raw.reshape(net.kv[0]["num_blocks"], 2, -1)[table, 1]
+    half = size * kv_heads * dim
+    k = layer[:, :half].view(np.int8).reshape(5, kv_heads, dim // 2, size, 2).transpose(0, 3, 1, 2, 4)
+    v = layer[:, half : 2 * half].view(np.int8).reshape(5, kv_heads, size // 2, dim, 2).transpose(0, 2, 4, 1, 3)
+    scales = np.ascontiguousarray(layer[:, 2 * half :]).view(np.uint16).reshape(5, kv_heads, 2, size)
+    for i, (x, codes) in enumerate(((case.k, k), (case.v, v))):
+        want = attention.encode_heads(x.reshape(40, kv_heads, dim))
+        assert (codes.reshape(40, kv_heads, dim) == want["codes"]).all()
+        assert (scales[:, :, i].transpose(0, 2, 1).reshape(40, kv_heads) == want["scale"]).all()
+    net.close()
+
+
+def test_int8_values_are_the_references() -> None:
+    """The reference rounds q and the weights as the kernels do, so nothing but orders of sums of p is between them."""
+    case = Case(300, (6, 2, 64), seed=11)
+    got = run(net := make_net(case, "int8", window=170, softcap=8.0), case, [300]).reshape(300, 6, 64)
+    net.close()
+    cache = np.zeros((20, 2, 2, 16), attention.code_dtype(64))
+    k, v = case.k.reshape(300, 2, 64), case.v.reshape(300, 2, 64)
+    attention.kv_write(cache, k, v, np.arange(16, 316))
+    table = np.arange(1, 20, dtype=np.int32)
+    want = attention.attend(case.q.reshape(300, 6, 64), cache, table, 0, 0.125, window=170, softcap=8.0)
+    np.testing.assert_allclose(got, want, rtol=0, atol=2e-4 * np.abs(want).max())

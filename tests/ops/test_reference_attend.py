@@ -59,6 +59,47 @@ def test_bfloat16_rounds_q_k_v_and_p() -> None:
     assert 0 < error < 6e-3  # P carries 8 bits
 
 
+def test_int8_codes_of_a_head() -> None:
+    """Within half a step of the number, the largest at the end of the range, and what has no scale."""
+    x = normal(4, 2, 24) * 3
+    x[1, 0], x[2, 1, 3], x[3, 0, 5] = 0, np.inf, np.nan
+    heads = attention.encode_heads(x)
+    scale = (heads["scale"].astype(np.uint32) << 16).view(np.float32)[..., None]
+    fine = np.isfinite(scale[..., 0])
+    assert fine.sum() == 6
+    assert (np.abs(heads["codes"] * scale - attention.rotate(x))[fine] <= scale[fine] * 0.501).all()
+    assert (np.abs(heads["codes"].astype(int)).max(-1)[fine & (scale[..., 0] > 0)] >= 126).all()
+    assert (heads["codes"][~fine] == 0).all()
+    assert (heads["codes"][1, 0] == 0).all()
+    assert scale[1, 0] == 0
+
+
+@pytest.mark.parametrize("dim", [2, 20, 64, 96])
+def test_rotating_twice_gives_the_run_times_as_much(dim: int) -> None:
+    x = RNG.integers(-100, 100, (3, dim)).astype(np.float32)
+    run = attention.rotation_run(dim)
+    assert (attention.rotate(attention.rotate(x)) == run * x).all()
+    first = np.eye(dim, dtype=np.float32)[0]
+    assert (attention.rotate(first)[:run] == 1).all()
+
+
+def test_int8_equals_naive_over_its_own_numbers() -> None:
+    q, k, v = normal(5, 4, 32), normal(300, 2, 32), normal(300, 2, 32)
+    k[:, :, 3] += 30  # a loud channel, as biases make it
+    records = np.zeros((30, 2, 2, 16), attention.code_dtype(32)).view(np.uint8)
+    records.fill(0xFF)
+    cache = records.view(attention.code_dtype(32)).reshape(30, 2, 2, 16)
+    table = RNG.permutation(np.arange(1, 30))[:19].astype(np.int32)
+    position = np.arange(300)
+    attention.kv_write(cache, k, v, table[position // 16].astype(np.int64) * 16 + position % 16)
+    got = attention.attend(q, cache, table, 295, 32**-0.5)
+    codes_k, codes_v, k_scale, v_scale = attention.paged(cache, table, 300)
+    k, v = ((c * s[..., None]).transpose(1, 0, 2) for c, s in ((codes_k, k_scale), (codes_v, v_scale)))
+    k, v = attention.rotate(k) / 32, attention.rotate(v) / 32
+    error = np.abs(got - naive(q, k, v, 295, 32**-0.5)).max()
+    assert 0 < error < 2e-3
+
+
 def test_one_chunk_or_many() -> None:
     q, k, v = normal(50, 4, 16), normal(50, 2, 16), normal(50, 2, 16)
     cache, table = filled(np.float32, k, v, 16)

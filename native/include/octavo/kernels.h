@@ -23,6 +23,7 @@ struct View {
 // One layer of a KV group. A block of a layer is K, then V, v_bytes behind it:
 //   bf16  K [kv_head][dim / 2][block_size][2]   V [kv_head][block_size / 2][dim][2]
 //   f32   K [kv_head][dim][block_size]          V [kv_head][block_size][dim]
+//   i8    as bf16, in codes; behind V the scales [kv_head][2: K, V][block_size] in bf16
 // so that 16 keys (of K) or 16 dims (of V) are one vector and a bf16 pair is one lane of it.
 struct KvLayer {
     std::uint8_t* base;  // of block 0
@@ -30,6 +31,15 @@ struct KvLayer {
     Dtype dtype;
     std::int32_t block_size, heads, dim;
 };
+
+// Bytes of a number in the cache, and those of a layer in a block.
+[[maybe_unused]] static constexpr std::int64_t kv_number_bytes(Dtype dtype) {
+    return dtype == Dtype::f32 ? 4 : dtype == Dtype::bf16 ? 2 : 1;
+}
+[[maybe_unused]] static constexpr std::int64_t kv_layer_bytes(Dtype dtype, std::int64_t slots, std::int64_t heads,
+                                                              std::int64_t dim) {
+    return 2 * slots * heads * (dim * kv_number_bytes(dtype) + (dtype == Dtype::i8 ? 2 : 0));
+}
 
 enum class RowKind : std::int32_t { embed, norm, rope, kv_write, act, add, scale, cast, gather, route, combine };
 
@@ -51,6 +61,7 @@ struct RowOp {
     const std::int32_t* index;    // [T or R] token (embed), position (rope), row (gather)
 };
 
+constexpr std::int32_t kMaxHead = 4096;  // width of a head
 constexpr std::int32_t kSpanKeys = 512;
 constexpr std::int32_t kTileKeys = 128;
 // Query rows (tokens x heads of one KV head) that an attention item may hold.
@@ -113,7 +124,7 @@ const Kernels* kernels_of(const char* isa);
 [[maybe_unused]] static constexpr std::size_t attend_scratch_bytes(std::size_t dim, std::size_t group) {
     const std::size_t rows = (group > kItemRows ? group : kItemRows) + 16;
     const std::size_t width = round_up(dim, 16);
-    return 4 * (rows * (3 * width + kTileKeys + kTileKeys / 2 + 8) + 2 * kTileKeys * width + 16 * 16);
+    return 4 * (rows * (3 * width + kTileKeys + kTileKeys / 2 + 10) + 2 * kTileKeys * (width + 1) + 16 * 16);
 }
 
 }  // namespace octavo

@@ -61,7 +61,7 @@ enum class WeightFormat : uint8_t {
     int2k
 };
 enum class Scale : uint8_t { none, half, half_min, half_zero, wide, super, super16, super16_min };
-enum class RowType : uint8_t { f32, bf16, q8, i32 };
+enum class RowType : uint8_t { f32, bf16, q8, i32, i8 };  // i8: codes of a KV cache, never a buffer's
 
 [[maybe_unused]] static constexpr size_t round_up(size_t x, size_t unit) { return (x + unit - 1) / unit * unit; }
 [[maybe_unused]] static constexpr size_t groups_of(size_t k) { return (k + kGroup - 1) / kGroup; }
@@ -124,7 +124,8 @@ struct MetaBytes {
         case RowType::bf16: return round_up(2 * width, kAlign);
         case RowType::q8: return round_up(kGroup * groups_of(width) + 8 * groups_of(width), kAlign);
         case RowType::f32:
-        case RowType::i32: break;
+        case RowType::i32:
+        case RowType::i8: break;
     }
     return round_up(4 * width, kAlign);
 }

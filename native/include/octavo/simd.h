@@ -18,6 +18,8 @@
 // (bits), bf16_bits. Folds:      fold_add (the tree of numerics.md), fold_max, fold_min, fold_add_i32, fold_max_i32.
 // bf16 pairs: a lane of i32x16 holds elements 2p (low half) and 2p+1 (high half): load_i32, set1_pair, pair_even,
 //             pair_odd, pair_fma(acc, a, b) = fma(a_even, b_even, fma(a_odd, b_odd, acc)), make_pairs(even, odd).
+// int16 pairs: a lane holds two likewise: load_code_pairs (of 32 int8), store_i16 (16 lanes to 16 numbers),
+//             pair_dot(acc, a, b) = acc + a_even * b_even + a_odd * b_odd.
 #pragma once
 
 #include <cstddef>

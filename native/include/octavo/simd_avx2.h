@@ -103,6 +103,11 @@ OCTAVO_INLINE void store_i8(int8_t* p, i32x16 a) {
     const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
 }
+// The lanes must lie in the range of an int16.
+OCTAVO_INLINE void store_i16(int16_t* p, i32x16 a) {
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xd8);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), words);
+}
 OCTAVO_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 
 // ---- arithmetic ---------------------------------------------------------------------------------------------------
@@ -260,6 +265,17 @@ OCTAVO_INLINE f32x16 pair_fma(f32x16 acc, i32x16 a, i32x16 b) {
 }
 OCTAVO_INLINE i32x16 make_pairs(f32x16 even, f32x16 odd) {
     return bit_or(bf16_bits(even), shift_left<16>(bf16_bits(odd)));
+}
+
+// ---- int16 pairs --------------------------------------------------------------------------------------------------
+
+OCTAVO_INLINE i32x16 load_code_pairs(const int8_t* p) {
+    return {_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+            _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16)))};
+}
+OCTAVO_INLINE i32x16 pair_dot(i32x16 acc, i32x16 a, i32x16 b) {
+    return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(a.lo, b.lo)),
+            _mm256_add_epi32(acc.hi, _mm256_madd_epi16(a.hi, b.hi))};
 }
 
 }  // namespace octavo::OCTAVO_ISA_NS

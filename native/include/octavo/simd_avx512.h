@@ -76,6 +76,10 @@ OCTAVO_INLINE i32x16 load_u8(const uint8_t* p) {
 OCTAVO_INLINE void store_i8(int8_t* p, i32x16 a) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
 }
+// The lanes must lie in the range of an int16.
+OCTAVO_INLINE void store_i16(int16_t* p, i32x16 a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a.v));
+}
 OCTAVO_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 
 // ---- arithmetic ---------------------------------------------------------------------------------------------------
@@ -211,6 +215,20 @@ OCTAVO_INLINE f32x16 pair_fma(f32x16 acc, i32x16 a, i32x16 b) {
 }
 OCTAVO_INLINE i32x16 make_pairs(f32x16 even, f32x16 odd) {
     return bit_or(bf16_bits(even), shift_left<16>(bf16_bits(odd)));
+}
+
+// ---- int16 pairs --------------------------------------------------------------------------------------------------
+
+OCTAVO_INLINE i32x16 load_code_pairs(const int8_t* p) {
+    return {_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+OCTAVO_INLINE i32x16 pair_dot(i32x16 acc, i32x16 a, i32x16 b) {
+#if defined(OCTAVO_EMULATE_AVX512)
+    return {_mm512_add_epi32(acc.v, _mm512_madd_epi16(a.v, b.v))};
+#else
+    asm("vpdpwssd %2, %1, %0" : "+v"(acc.v) : "v"(a.v), "v"(b.v));  // by hand as above
+    return acc;
+#endif
 }
 
 }  // namespace octavo::OCTAVO_ISA_NS

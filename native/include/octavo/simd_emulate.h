@@ -63,6 +63,8 @@ static inline V vector_of(const EmulatedLanes<T>& x) {
 #undef _mm512_cvtepi32_epi16
 #undef _mm512_cvtph_ps
 #undef _mm512_srai_epi32
+#undef _mm512_cvtepi8_epi16
+#undef _mm512_madd_epi16
 #define _mm512_maskz_loadu_ps emulated_maskz_loadu_ps
 #define _mm512_maskz_loadu_epi32 emulated_maskz_loadu_epi32
 #define _mm256_maskz_loadu_epi16 emulated_maskz_loadu_epi16
@@ -78,6 +80,8 @@ static inline V vector_of(const EmulatedLanes<T>& x) {
 #define _mm512_cvtepi32_epi16 emulated_cvtepi32_epi16
 #define _mm512_cvtph_ps emulated_cvtph_ps
 #define _mm512_srai_epi32 emulated_srai_epi32
+#define _mm512_cvtepi8_epi16 emulated_cvtepi8_epi16
+#define _mm512_madd_epi16 emulated_madd_epi16
 OCTAVO_EMULATE_LOAD(emulated_maskz_loadu_ps, __m512, float, 16)
 OCTAVO_EMULATE_LOAD(emulated_maskz_loadu_epi32, __m512i, int32_t, 16)
 OCTAVO_EMULATE_LOAD(emulated_maskz_loadu_epi16, __m256i, uint16_t, 16)
@@ -106,6 +110,18 @@ static inline __m512i emulated_srai_epi32(__m512i x, int n) {
     const EmulatedLanes<int32_t> a = lanes_of<int32_t>(x);
     EmulatedLanes<int32_t> r;
     for (int j = 0; j < 16; ++j) r.v[j] = a.v[j] >> n;
+    return vector_of<__m512i>(r);
+}
+static inline __m512i emulated_cvtepi8_epi16(__m256i x) {
+    const EmulatedLanes<int8_t> a = lanes_of<int8_t>(x);
+    EmulatedLanes<int16_t> r;
+    for (int j = 0; j < 32; ++j) r.v[j] = a.v[j];
+    return vector_of<__m512i>(r);
+}
+static inline __m512i emulated_madd_epi16(__m512i x, __m512i y) {
+    const EmulatedLanes<int16_t> a = lanes_of<int16_t>(x), b = lanes_of<int16_t>(y);
+    EmulatedLanes<int32_t> r;
+    for (int j = 0; j < 16; ++j) r.v[j] = a.v[2 * j] * b.v[2 * j] + a.v[2 * j + 1] * b.v[2 * j + 1];
     return vector_of<__m512i>(r);
 }
 #undef OCTAVO_EMULATE_LOAD

@@ -145,6 +145,7 @@ OCTAVO_INLINE i32x16 load_u8(const uint8_t* p) {
     return r;
 }
 OCTAVO_INLINE void store_i8(int8_t* p, i32x16 a) { OCTAVO_LANES p[j] = static_cast<int8_t>(a.v[j]); }
+OCTAVO_INLINE void store_i16(int16_t* p, i32x16 a) { OCTAVO_LANES p[j] = static_cast<int16_t>(a.v[j]); }
 OCTAVO_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
 
 // ---- arithmetic ---------------------------------------------------------------------------------------------------
@@ -282,6 +283,20 @@ OCTAVO_INLINE f32x16 pair_fma(f32x16 acc, i32x16 a, i32x16 b) {
 }
 OCTAVO_INLINE i32x16 make_pairs(f32x16 even, f32x16 odd) {
     return bit_or(bf16_bits(even), shift_left<16>(bf16_bits(odd)));
+}
+
+// ---- int16 pairs --------------------------------------------------------------------------------------------------
+
+OCTAVO_INLINE i32x16 load_code_pairs(const int8_t* p) {
+    i32x16 r;
+    OCTAVO_LANES r.v[j] = s32((static_cast<uint32_t>(p[2 * j]) & 0xffffu) | static_cast<uint32_t>(p[2 * j + 1]) << 16);
+    return r;
+}
+OCTAVO_INLINE i32x16 pair_dot(i32x16 acc, i32x16 a, i32x16 b) {
+    i32x16 r;
+    OCTAVO_LANES r.v[j] =
+        acc.v[j] + static_cast<int16_t>(a.v[j]) * static_cast<int16_t>(b.v[j]) + (a.v[j] >> 16) * (b.v[j] >> 16);
+    return r;
 }
 
 #undef OCTAVO_MAP1

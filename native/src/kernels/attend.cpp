@@ -6,6 +6,8 @@
 //   output  O[r][dim] += chain over the tile's keys   lanes = 16 dims   (V is stored dim-minor)
 //
 // Few rows read the cache where it lies; many rows unpack a tile once to f32 and reuse it. Both are the same chains.
+// A cache of int8 codes has sums of integers instead (attend_codes.h).
+#include "attend_codes.h"
 #include "attend_item.h"
 #include "attend_softmax.h"
 
@@ -15,8 +17,11 @@ namespace {
 constexpr int kFewRows = 8;  // up to here the cache is read in place
 
 // One head's K in a block, and its V.
-OCTAVO_INLINE std::int64_t head_bytes(const KvLayer& kv) {
-    return std::int64_t{kv.dim} * kv.block_size * (kv.dtype == Dtype::f32 ? 4 : 2);
+OCTAVO_INLINE std::int64_t head_bytes(const KvLayer& kv) { return kv.dim * kv.block_size * kv_number_bytes(kv.dtype); }
+
+// From K of a block, this head, to the scales of its slots.
+OCTAVO_INLINE std::int64_t scales_behind(const KvLayer& kv, std::int32_t kv_head) {
+    return 2 * kv.v_bytes + (4 * kv.block_size - head_bytes(kv)) * kv_head;
 }
 
 // Where the 16 keys of group g begin, for reading in place.
@@ -188,6 +193,7 @@ void ask_for_item(Item& c, const AttendItem& then) {
     const KvLayer& kv = c.op->kv;
     const std::int32_t first = first_tile(*c.op, then, then.span), end = then.position + then.tokens;
     const std::int64_t head = head_bytes(kv) * then.kv_head;
+    c.next_scales = scales_behind(kv, then.kv_head);
     const std::int32_t* table =
         c.op->table + static_cast<std::int64_t>(then.seq) * c.op->max_blocks + first / kv.block_size;
     for (std::int32_t i = 0; i * kv.block_size < end - first && i * kv.block_size < kTileKeys; i++)
@@ -206,13 +212,14 @@ void set_tile(Item& c, std::int32_t first_key, std::int32_t end, std::int32_t al
     std::int32_t i = 0;
     for (; i * kv.block_size < c.keys; i++) c.blocks[i] = kv.base + table[i] * kv.block_bytes + head;
     c.num_next = 0;
+    c.scales = c.next_scales = scales_behind(kv, c.it->kv_head);
     for (; i * kv.block_size < all - first_key && c.num_next * kv.block_size < kTileKeys; i++)
         c.next[c.num_next++] = kv.base + table[i] * kv.block_bytes + head;
     if (c.num_next == 0 && c.then) ask_for_item(c, *c.then);
 }
 
 template <bool kBf16>
-void run_tile(const Item& c, bool first_tile) {
+void run_number_tile(const Item& c, bool first_tile) {
     if (c.direct) {
         scores<kBf16, true>(c);
         if (c.op->cap > 0) cap_scores(c);
@@ -228,8 +235,39 @@ void run_tile(const Item& c, bool first_tile) {
     }
 }
 
+void run_code_tile(const Item& c, bool first_tile) {
+    Codes at = codes_of(c);
+    const auto* copied = reinterpret_cast<const std::uint8_t*>(c.mem.k);
+    if (!c.direct) {
+        copy_codes(c);
+        at = {&copied, kTileKeys, c.size.width, reinterpret_cast<const std::uint8_t*>(c.mem.v) - copied};
+    }
+    read_scales(c);
+    code_scores(c, at);
+    if (c.op->cap > 0) cap_scores(c);
+    softmax<false, true>(c);
+    weights_to_codes(c);
+    code_values(c, at, first_tile);
+}
+
+void run_tile(const Item& c, bool first_tile) {
+    switch (c.op->kv.dtype) {
+        case Dtype::f32: run_number_tile<false>(c, first_tile); break;
+        case Dtype::i8: run_code_tile(c, first_tile); break;
+        default: run_number_tile<true>(c, first_tile);
+    }
+}
+
+// q as the item's tiles want it.
+void pack_queries(const Item& c) {
+    switch (c.op->kv.dtype) {
+        case Dtype::f32: pack_queries<false, true>(c); break;
+        case Dtype::i8: pack_query_codes(c); break;
+        default: c.direct ? pack_queries<true, true>(c) : pack_queries<true, false>(c);
+    }
+}
+
 // One span of the item: leaves its partial in mem.m, mem.l, mem.o.
-template <bool kBf16>
 void run_span(Item& c, std::int32_t span) {
     for (std::int32_t r = 0; r < c.rows + 15; r++) {
         c.mem.m[r] = -__builtin_inff();
@@ -241,7 +279,7 @@ void run_span(Item& c, std::int32_t span) {
     const std::int32_t first = first_tile(*c.op, *c.it, span);
     for (std::int32_t key = first; key < last; key += kTileKeys) {
         set_tile(c, key, last, all);
-        run_tile<kBf16>(c, key == first);
+        run_tile(c, key == first);
     }
 }
 
@@ -272,6 +310,7 @@ void finish(const AttendOp& op, const AttendItem& it, const Memory& mem, const S
             const int n = dim - d < 16 ? dim - d : 16;
             store_first(dense + d, add(div(load(o + d), l), zero_f32()), n);
         }
+        if (op.kv.dtype == Dtype::i8) rotate_back(dense, dim);
     }
     for (std::int32_t t = 0; t < it.tokens; t++) {
         std::uint8_t* row = row_of(op.out, it.token + t);
@@ -286,7 +325,6 @@ void finish(const AttendOp& op, const AttendItem& it, const Memory& mem, const S
     }
 }
 
-template <bool kBf16>
 void run_item(Item& c) {
     const AttendOp& op = *c.op;
     if (c.direct) {
@@ -294,14 +332,12 @@ void run_item(Item& c) {
         const std::int32_t end = c.it->position + c.it->tokens;
         set_tile(c, first_tile(op, *c.it, c.it->span), end, end);
         for (std::int32_t i = c.from / op.kv.block_size; i * op.kv.block_size < c.keys; i++)
-            prefetch_range(c.blocks[i], c.size.dim * op.kv.block_size * (kBf16 ? 2 : 4));
-        pack_queries<kBf16, true>(c);
-    } else {
-        pack_queries<kBf16, false>(c);
+            prefetch_range(c.blocks[i], head_bytes(op.kv));
     }
+    pack_queries(c);
     const std::int64_t width = c.size.width;
     for (std::int32_t span = c.it->span; span < c.it->span_end; span++) {
-        run_span<kBf16>(c, span);
+        run_span(c, span);
         if (c.it->split >= 0) {
             float* out = op.partials + c.it->partial * op.partial_stride;
             for (std::int32_t r = 0; r < c.rows; r++, out += op.partial_stride) {
@@ -332,12 +368,8 @@ void attend_item(const AttendOp& op, const AttendItem& item, const AttendItem* t
     c.table = op.table + static_cast<std::int64_t>(item.seq) * op.max_blocks;
     c.rows = item.tokens * op.group;
     const bool whole_vectors = op.kv.block_size >= 16 && op.kv.dim % 16 == 0;
-    c.direct = whole_vectors && (c.rows <= kFewRows || kPairDot || op.kv.dtype == Dtype::f32);
-    if (op.kv.dtype == Dtype::f32) {
-        run_item<false>(c);
-    } else {
-        run_item<true>(c);
-    }
+    c.direct = whole_vectors && (c.rows <= kFewRows || kPairDot || op.kv.dtype != Dtype::bf16);
+    run_item(c);
 }
 
 void attend_fold(const AttendOp& op, const AttendSplit& split, std::uint8_t* scratch) {

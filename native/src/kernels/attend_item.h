@@ -9,14 +9,17 @@ namespace {
 
 // A thread's memory for one item, carved out of its scratch.
 struct Memory {
-    float* q;                    // [row tile][dim][MR], or bf16 pairs [row tile][dim / 2][MR]
+    float* q;                    // [row tile][dim][MR], or pairs of bf16 or int16 [row tile][dim / 2][MR]
     float* s;                    // [row][128] scores, then weights
-    std::uint16_t* p;            // [row][128] bf16 weights (pair dots)
+    std::uint16_t* p;            // [row][128] bf16 weights (pair dots), or int16 ones (codes)
     float* k;                    // [key group][dim][16]
     float* v;                    // [dim group][128][16]
     float* o;                    // [row][width] of the span
     float* total;                // [row][width] of the spans so far
     float *m, *l, *scale, *sum;  // [row] of the span
+    // A cache of codes: the tile's scales, and what rows of integers are multiplied with.
+    float *key_scale, *value_scale;  // [128]
+    float *q_scale, *p_scale;        // [row]
     float *total_m, *total_l;
 };
 
@@ -50,6 +53,10 @@ Memory carve(std::uint8_t* scratch, const Sizes& z) {
     m.sum = take(z.rows);
     m.total_m = take(z.rows);
     m.total_l = take(z.rows);
+    m.key_scale = take(kTileKeys);
+    m.value_scale = take(kTileKeys);
+    m.q_scale = take(z.rows);
+    m.p_scale = take(z.rows);
     return m;
 }
 
@@ -69,6 +76,7 @@ struct Item {
     const std::uint8_t* blocks[kTileKeys / 8];  // K of its blocks, this head
     std::int32_t num_next;                      // blocks of the tile after it
     const std::uint8_t* next[kTileKeys / 8];
+    std::int64_t scales, next_scales;  // from K of a block, this head, to the scales of its slots: K's, then V's
 };
 
 // The first key that a position sees.

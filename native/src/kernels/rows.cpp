@@ -4,6 +4,7 @@
 
 #include "experts.h"
 #include "octavo/math.h"
+#include "rotate.h"
 
 namespace octavo::OCTAVO_ISA_NS {
 namespace {
@@ -63,6 +64,31 @@ void rope(const RowOp& op, std::int64_t row, float* scratch, std::int64_t stride
     write_row(op.out, row, y);
 }
 
+// n numbers of a head, rotated, to codes: number d at (d / pair) * stride + d % pair. Returns the bits of their scale,
+// a bf16.
+std::uint16_t write_codes(const float* head, std::int64_t n, std::int8_t* out, std::int64_t pair, std::int64_t stride) {
+    float x[kMaxHead];
+    memcpy(x, head, 4 * static_cast<std::size_t>(n));
+    rotate(x, n);
+    i32x16 top = zero_i32();
+    for (std::int64_t d = 0; d < n; d += 16)
+        top = max(top, as_i32(abs(load_first(x + d, n - d < 16 ? static_cast<int>(n - d) : 16))));
+    // As integers the magnitudes have an order that keeps infinities and NaNs on top.
+    const float amax = float_of(static_cast<std::uint32_t>(fold_max_i32(top)));
+    const bool finite = amax < __builtin_inff(), zero = amax < 0x1p-100f;
+    const auto scale = static_cast<std::uint16_t>(!finite ? 0x7fc0
+                                                  : zero  ? 0
+                                                          : (bits_of(amax / 127.0f) + 0xffff) >> 16);
+    const f32x16 inverse = set1(finite && !zero ? 1.0f / bf16_to_f32(scale) : 0.0f);
+    alignas(16) std::int8_t codes[16];
+    for (std::int64_t d = 0; d < n; d += 16) {
+        const int count = n - d < 16 ? static_cast<int>(n - d) : 16;
+        store_i8(codes, finite ? to_i32(mul(load_first(x + d, count), inverse)) : zero_i32());
+        for (std::int64_t i = 0; i < count; i++) out[(d + i) / pair * stride + (d + i) % pair] = codes[i];
+    }
+    return scale;
+}
+
 // a: k, b: v; kv, kv_slot.
 void kv_write(const RowOp& op, std::int64_t row, float* scratch, std::int64_t stride) {
     const KvLayer& kv = op.kv;
@@ -77,6 +103,17 @@ void kv_write(const RowOp& op, std::int64_t row, float* scratch, std::int64_t st
         for (std::int64_t h = 0; h < kv.heads; h++, k += dim, v += dim) {
             for (std::int64_t d = 0; d < dim; d++) kd[(h * dim + d) * size + at] = k[d];
             memcpy(vd + (h * size + at) * dim, v, 4 * static_cast<std::size_t>(dim));
+        }
+        return;
+    }
+    if (kv.dtype == Dtype::i8) {
+        auto* kd = reinterpret_cast<std::int8_t*>(block);
+        auto* vd = reinterpret_cast<std::int8_t*>(block + kv.v_bytes);
+        auto* scales = reinterpret_cast<std::uint16_t*>(block + 2 * kv.v_bytes);
+        for (std::int64_t h = 0; h < kv.heads; h++, k += dim, v += dim) {
+            scales[2 * h * size + at] = write_codes(k, dim, kd + h * dim * size + 2 * at, 2, 2 * size);
+            scales[(2 * h + 1) * size + at] =
+                write_codes(v, dim, vd + (h * (size / 2) + at / 2) * dim * 2 + at % 2, 1, 2);
         }
         return;
     }

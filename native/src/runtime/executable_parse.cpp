@@ -54,14 +54,14 @@ void Executable::Parser::check_sizes() const {
         check_spec(b.times > 0 && b.times <= 1024, "a buffer's rows");
     }
     for (const KvSpec& kv : spec_.kv) {
-        const std::int64_t item = kv.dtype == Dtype::f32 ? 4 : 2;
-        check_spec(kv.dtype == Dtype::f32 || kv.dtype == Dtype::bf16, "KV dtype");
+        check_spec(kv.dtype == Dtype::f32 || kv.dtype == Dtype::bf16 || kv.dtype == Dtype::i8, "KV dtype");
         check_spec(kv.block_size == 8 || kv.block_size == 16 || kv.block_size == 32 || kv.block_size == 64,
                    "block size");
-        check_spec(kv.head_dim > 0 && kv.head_dim % 2 == 0 && kv.head_dim <= 4096, "head_dim");
+        check_spec(kv.head_dim > 0 && kv.head_dim % 2 == 0 && kv.head_dim <= kMaxHead, "head_dim");
         check_spec(kv.kv_heads > 0 && kv.layers > 0 && kv.num_blocks > 0 && kv.address % 64 == 0, "KV group");
         check_spec(kv.window >= 0 && kv.window < (std::int64_t{1} << 30), "window");
-        check_spec(kv.block_bytes >= 2 * kv.layers * kv.block_size * kv.kv_heads * kv.head_dim * item, "block_bytes");
+        const std::int64_t layer = kv_layer_bytes(kv.dtype, kv.block_size, kv.kv_heads, kv.head_dim);
+        check_spec(kv.block_bytes >= kv.layers * layer, "block_bytes");
     }
     check_spec(spec_.vocab > 0, "vocab");
 }
@@ -140,10 +140,10 @@ KvLayer Executable::Parser::layer(std::size_t& group) {
     group = static_cast<std::size_t>(g);
     const KvSpec& kv = spec_.kv[group];
     check_spec(i >= 0 && i < kv.layers, "a KV layer");
-    const std::int64_t half = kv.block_size * kv.kv_heads * kv.head_dim * (kv.dtype == Dtype::f32 ? 4 : 2);
-    return {reinterpret_cast<std::uint8_t*>(kv.address) + i * 2 * half,
+    return {reinterpret_cast<std::uint8_t*>(kv.address) +
+                i * kv_layer_bytes(kv.dtype, kv.block_size, kv.kv_heads, kv.head_dim),
             kv.block_bytes,
-            half,
+            kv.block_size * kv.kv_heads * kv.head_dim * kv_number_bytes(kv.dtype),
             kv.dtype,
             static_cast<std::int32_t>(kv.block_size),
             static_cast<std::int32_t>(kv.kv_heads),

@@ -99,6 +99,24 @@ FLAGS: dict[str, str] = {
     "--max-num-partial-prefills": "not needed: --long-prefill-token-threshold bounds each prompt",
 }
 
+_FP8 = "8-bit floats are not supported; int8 takes as many bytes"
+
+VALUES: dict[str, dict[str, str]] = {
+    "--kv-cache-dtype": {
+        # vLLM
+        "fp8": _FP8,
+        "fp8_e4m3": _FP8,
+        "fp8_e5m2": _FP8,
+        "fp8_inc": _FP8,
+        "bf16": "here it is bfloat16",
+        # llama.cpp
+        "q8_0": "the nearest is int8",
+        "f16": "the nearest is bfloat16",
+        "f32": "here it is float32",
+    },
+}
+"""Values of a flag we have, as others call them."""
+
 COMMANDS: dict[str, str] = {
     "ls": "here it is octavo list",
     "ps": "each server runs one model; see GET /v1/models and /metrics of it",
@@ -127,6 +145,12 @@ def unknown_command(name: str, known: list[str]) -> UsageError:
     close = near(name, known)
     advice = f"did you mean {close}?" if close else f"allowed: {', '.join(known)}"
     return UsageError(f"no command {name!r}: {advice}")
+
+
+def unknown_value(flag: str, got: str, allowed: str) -> UsageError:
+    """The error for a value that `flag` does not take."""
+    advice = VALUES.get(flag, {}).get(got)
+    return UsageError(f"{flag}: got {got!r}, allowed: {allowed}" + (f" ({advice})" if advice else ""))
 
 
 def near(word: str, known: list[str]) -> str | None:

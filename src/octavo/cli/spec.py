@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, Union
 
 import msgspec
 
-from octavo.cli.errors import UsageError
+from octavo.cli.rivals import unknown_value
 
 _UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
@@ -91,7 +91,7 @@ class Flag(NamedTuple):
             if self.type is bool:
                 return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
         except (ValueError, KeyError):
-            raise UsageError(f"{self.text}: got {text!r}, allowed: {self.allowed}") from None
+            raise unknown_value(self.text, text, self.allowed) from None
         return text
 
 

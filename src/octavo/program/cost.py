@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from octavo.program.executable import KV_ITEMSIZE, ExecutableSpec, row_bytes
+from octavo.program.executable import ExecutableSpec, row_bytes
 from octavo.program.ir import (
     Attend,
     Combine,
@@ -119,13 +119,11 @@ def op_cost(spec: ExecutableSpec, op: Op, step: Step) -> Cost:
     if isinstance(op, Combine):
         return Cost(flops=2 * step.tokens * op.weights.columns * op.out.columns, activations=moved)
     if isinstance(op, KVWrite):
-        written = step.tokens * (op.k.columns + op.v.columns) * KV_ITEMSIZE[spec.kv[op.group].dtype]
-        return Cost(kv=written, activations=moved)
+        return Cost(kv=step.tokens * spec.kv[op.group].position_bytes, activations=moved)
     if isinstance(op, Attend):
         group = spec.kv[op.group]
-        one = 2 * group.kv_heads * group.head_dim * KV_ITEMSIZE[group.dtype]
         seen, read = step.visible(group.window), step.read(group.window)
-        return Cost(flops=4 * seen * op.q.columns, kv=read * one, activations=moved)
+        return Cost(flops=4 * seen * op.q.columns, kv=read * group.position_bytes, activations=moved)
     out = spec.buffers[writes(op)[0].buffer]
     columns = writes(op)[0].columns * out.times * step.count(out.rows)
     each = {"norm": NORM_FLOPS, "act": ACT_FLOPS, "rope": ROPE_FLOPS, "add": 1, "scale": 1}.get(op.kind, 0)

@@ -12,7 +12,9 @@ from octavo.kernels import OPS
 from octavo.program.ir import ACTIVATIONS, Host, Op, Program, Rows, Weight
 from octavo.quant.table import FORMATS, GROUP
 
-KV_ITEMSIZE = {"bf16": 2, "f32": 4}
+KV_ITEMSIZE = {"bf16": 2, "f32": 4, "int8": 1}
+KV_SCALE_BYTES = {"bf16": 0, "f32": 0, "int8": 2}
+"""Of K or V of one token and KV head."""
 
 
 def row_bytes(dtype: str, width: int) -> int:
@@ -96,11 +98,14 @@ class KVSpec(Struct, frozen=True):
     """Layers a block has room for; 0: as many as there are."""
 
     @property
+    def position_bytes(self) -> int:
+        """K and V of one position in one layer."""
+        return 2 * self.kv_heads * (self.head_dim * KV_ITEMSIZE[self.dtype] + KV_SCALE_BYTES[self.dtype])
+
+    @property
     def block_bytes(self) -> int:
         """K and V of block_size positions, all layers, padding places included."""
-        return (
-            2 * (self.places or self.layers) * self.block_size * self.kv_heads * self.head_dim * KV_ITEMSIZE[self.dtype]
-        )
+        return (self.places or self.layers) * self.block_size * self.position_bytes
 
 
 class Piece(Struct, frozen=True):

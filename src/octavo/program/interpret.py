@@ -231,9 +231,13 @@ class OpRunner:
 
 
 def _layers_of(pool: NDArray[np.uint8], group: KVSpec) -> NDArray[Any]:
-    """The pool as one group sees it: [layers, num_blocks, 2, kv_heads, block_size, head_dim] of its dtype, a view."""
-    numbers = pool.view(ml_dtypes.bfloat16 if group.dtype == "bf16" else np.float32)
-    blocks = numbers.reshape(len(pool), -1, 2, group.kv_heads, group.block_size, group.head_dim)
+    """The pool as one group sees it: [layers, *cache of reference/attend.py], a view."""
+    shape = (len(pool), -1, 2, group.kv_heads, group.block_size)
+    if group.dtype == "int8":
+        blocks: NDArray[Any] = pool.view(attention.code_dtype(group.head_dim)).reshape(shape)
+    else:
+        numbers = pool.view(ml_dtypes.bfloat16 if group.dtype == "bf16" else np.float32)
+        blocks = numbers.reshape(*shape, group.head_dim)
     return blocks.swapaxes(0, 1)[: group.layers]
 
 
@@ -245,8 +249,8 @@ class ReferenceExecutable:
         limits = spec.limits
         self.spec = spec
         self.arena = np.zeros(spec.arena_bytes, np.uint8)
-        pool = np.zeros((num_blocks, spec.block_bytes), np.uint8)
-        self.kv: list[Any] = [_layers_of(pool, group) for group in spec.kv]
+        self._pool = np.zeros((num_blocks, spec.block_bytes), np.uint8)
+        self.kv: list[Any] = [_layers_of(self._pool, group) for group in spec.kv]
         self.inputs: dict[str, Any] = {
             name: np.zeros(limits.max_seqs, np.int32) for name in ("slot", "count", "start", "kv_len", "rows", "skip")
         }
@@ -321,8 +325,7 @@ class ReferenceExecutable:
 
     def poison(self) -> None:
         """Fill the caches with NaN, so that a test sees stale memory that reaches a result."""
-        for cache in self.kv:
-            cache[...] = np.nan
+        self._pool.fill(0xFF)  # NaN in every KV dtype
 
     def close(self) -> None:
         """Nothing to release: memory goes with the object."""

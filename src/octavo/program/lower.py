@@ -59,7 +59,7 @@ class _Work(Struct):
 def lower(
     program: Program, formats: Mapping[str, str], limits: Limits, backend: BackendTable, *, kv_dtype: str = "bf16"
 ) -> ExecutableSpec:
-    """`formats`: execution format by linear weight name (Formats.by_weight). kv_dtype: bf16 or f32."""
+    """`formats`: execution format by linear weight name (Formats.by_weight). kv_dtype: bf16, f32 or int8."""
     segment = [i for i, s in enumerate(program.segments) for _ in range(s.first, s.end)]
     work = _Work(list(program.buffers), list(zip(program.ops, segment, strict=True)))
     if backend.fuses:

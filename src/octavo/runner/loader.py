@@ -108,10 +108,10 @@ def kv_groups(program: Program) -> tuple[KVGroup, ...]:
 
 
 def kv_dtype(args: EngineArgs) -> str:
-    """bf16 or f32: the plan's field."""
+    """bf16, f32 or int8: the plan's field."""
     if args.kv_cache_dtype == "auto":
         return "f32" if args.dtype == "float32" else "bf16"
-    return {"bfloat16": "bf16", "float32": "f32"}[args.kv_cache_dtype]
+    return {"bfloat16": "bf16", "float32": "f32", "int8": "int8"}[args.kv_cache_dtype]
 
 
 def load_runner(args: EngineArgs, *, on_progress: Progress | None = None) -> Runner:

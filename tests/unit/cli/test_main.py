@@ -115,6 +115,19 @@ def test_rivals_table_never_hides_a_flag_of_ours(capsys: pytest.CaptureFixture[s
     assert not set(entry.COMMANDS) & set(rivals.COMMANDS)
 
 
+@pytest.mark.parametrize(("value", "advice"), [("fp8", "int8 takes as many bytes"), ("q8_0", "nearest is int8")])
+def test_rivals_values_are_refused_with_advice(value: str, advice: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry.main(["serve", "x.gguf", "--kv-cache-dtype", value]) == 2
+    error = capsys.readouterr().err
+    assert advice in error
+    assert "auto | bfloat16 | float32 | int8" in error
+
+
+def test_the_exact_mode_refuses_int8_keys_and_values(capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry.main(["serve", "x.gguf", "--kv-cache-dtype", "int8", "--dtype", "float32"]) == 2
+    assert "--kv-cache-dtype: got int8 with --dtype float32" in capsys.readouterr().err
+
+
 def best_of(code: str, *, runs: int = 5) -> float:
     """Seconds of a fresh interpreter, the best of some runs (a shared machine is noisy)."""
     times = []
