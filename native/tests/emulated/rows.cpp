@@ -1,4 +1,4 @@
-// Emulated AVX-512 row ops against scalar, bit for bit. Built and run by tests/ops/test_rows_emulated.py.
+// Emulated AVX-512 row ops against scalar, bit for bit. Built and run by tests/ops/test_emulated.py.
 #include <cstdio>
 #include <cstring>
 #include <random>
