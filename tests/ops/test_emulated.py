@@ -1,4 +1,4 @@
-"""The logic of AVX-512's row kernels and attention over codes, by SIMDe where the CPU has none: every bit as scalar's."""
+"""AVX-512 row kernels and attention over codes, by SIMDe where the CPU has no AVX-512: every bit as scalar's."""
 
 from __future__ import annotations
 
