@@ -23,8 +23,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int
 
 
-LEAST_TARGET_MS = 50.0
-"""Twenty tokens a second to a stream: faster than anybody reads."""
+LEAST_TARGET_MS = 100.0
+"""Ten tokens a second to a stream while prompts come in: faster than most people read. Half of it cost bursts 6 % of
+throughput and made their first tokens wait four times as long (docs/performance.md)."""
 STEPS = 4
 """The least step fits so often in the default target: reading the weights once is a quarter of it at most."""
 
