@@ -7,7 +7,7 @@ from octavo.program.ir import Program, weights_of
 
 def eight_bits(program: Program) -> frozenset[str]:
     """Names of weights: embeddings, what its layer calls careful (attention, down_proj, an untied head), and all of the
-    first and last eighth of the layers and of every third between (about half, as in llama.cpp's mixed files)."""
+    first and last eighth of the layers and of every second between."""
     layers = [s for s in program.segments if s.name.startswith("layers.")]
     names = {weight.name for weight in program.weights.values() if weight.lookup or weight.careful}
     for i, segment in enumerate(layers):
@@ -18,4 +18,4 @@ def eight_bits(program: Program) -> frozenset[str]:
 
 def _costly(layer: int, count: int) -> bool:
     edge = count // 8
-    return layer < edge or layer >= 7 * count // 8 or (layer - edge) % 3 == 2
+    return layer < edge or layer >= 7 * count // 8 or (layer - edge) % 2 == 1
