@@ -16,8 +16,10 @@ from bench.compare.llama import LlamaServer
 from bench.compare.octavo import Octavo
 from bench.compare.openvino import OpenVino
 from bench.compare.vllm import Vllm
+from octavo.errors import OctavoError
 
-LOADS = ("W1", "W2", "W3", "W4", "W5")
+LOADS = ("W1", "W2", "W3", "W4", "W5", "rates", "batches")
+USUAL = LOADS[:5]
 HELP = """Octavo and its rivals under the same loads, on the same cores, in the same hour.
 
 Engines take turns; each repetition starts a fresh server, reads the machine's memory bandwidth before and after, and
@@ -37,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     try:
         return int(args.do(args))
-    except ValueError as error:  # a record that cannot be read
+    except (ValueError, OctavoError) as error:  # a record that cannot be read, a package that is not there
         print(f"bench.compare: {error}", file=sys.stderr)
         return 1
 
@@ -47,17 +49,20 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         "python -m bench.compare", description=HELP, epilog=EXAMPLE, formatter_class=raw, fromfile_prefix_chars="@"
     )
-    commands = top.add_subparsers(required=True, metavar="run | table", title="commands")
+    commands = top.add_subparsers(required=True, metavar="run | table | plots", title="commands")
     run = commands.add_parser("run", help="measure what is not measured yet", formatter_class=raw, epilog=EXAMPLE)
     run.set_defaults(do=run_engines)
     _model_flags(run.add_argument_group("the model"))
     _engine_flags(run.add_argument_group("the engines"))
     what = run.add_argument_group("what is measured")
-    what.add_argument("--loads", default=",".join(LOADS), help=f"of {', '.join(LOADS)} (default: all)")
+    what.add_argument("--loads", default=",".join(USUAL), help=f"of {', '.join(LOADS)} (default: W1 to W5)")
     what.add_argument("--reps", type=int, default=3, help="fresh servers of each engine (default: 3)")
     table = commands.add_parser("table", help="print what was measured as Markdown, with verdicts")
     table.set_defaults(do=print_table)
-    for command in (run, table):
+    plots = commands.add_parser("plots", help="draw SVGs from the records of the loads rates and batches")
+    plots.set_defaults(do=draw_plots)
+    plots.add_argument("--to", type=Path, default=Path("docs/plots"), help="folder of the SVGs (default: %(default)s)")
+    for command in (run, table, plots):
         command.add_argument(
             "--out", type=Path, default=Path("compare-results"), help="folder of the records (default: %(default)s)"
         )
@@ -146,6 +151,18 @@ def print_table(args: argparse.Namespace) -> int:
     if not found:
         print(f"bench.compare: no records in {args.out}", file=sys.stderr)
     return 0 if found else 1
+
+
+def draw_plots(args: argparse.Namespace) -> int:
+    from bench.compare.plots import draw
+    from bench.compare.results import results
+
+    paths = [path for one in results(args.out) for path in draw(one, args.to)]
+    for path in paths:
+        print(path)
+    if not paths:
+        print(f"bench.compare: no curves in {args.out}: run --loads rates,batches first", file=sys.stderr)
+    return 0 if paths else 1
 
 
 if __name__ == "__main__":

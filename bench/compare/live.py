@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from bench.compare.curves import batches, rates
 from bench.compare.engine import Engine, Model, said
 from bench.compare.records import Session
 from bench.compare.runner import REFERENCE_SHARE
-from bench.load import WORKLOADS, measure, w5
+from bench.load import WORKLOADS, Workload, measure, w5
 from bench.machine import bandwidth, favoured, foreign_share, pss_mib
 from octavo.bench.process import free_port, running
 
@@ -35,8 +36,10 @@ class Live:
     def session(
         self, engine: Engine, model: Model, loads: Sequence[str], *, rep: int, capacity: float | None
     ) -> Session:
-        rate = REFERENCE_SHARE * capacity if capacity else None
-        table = WORKLOADS | {"W5": partial(w5, rate=rate)}
+        table: dict[str, Workload] = WORKLOADS | {"batches": batches}
+        if capacity:
+            table["W5"] = partial(w5, rate=REFERENCE_SHARE * capacity)
+            table["rates"] = partial(rates, capacity=capacity)
         before = _gb_s()
         port = free_port()
         command, env = engine.command(model, port), os.environ | engine.environment()

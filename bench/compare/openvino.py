@@ -32,7 +32,8 @@ class OpenVino:
 
     def command(self, model: Model, port: int) -> list[str]:
         flags = ["--port", str(port), "--threads", str(self.threads)]
-        return [str(self.python), str(SERVER), str(self.weights(model)), *flags]
+        # -P: the server's folder, where this file is, must not stand for the package of its name.
+        return [str(self.python), "-P", str(SERVER), str(self.weights(model)), *flags]
 
     def environment(self) -> dict[str, str]:
         return {}

@@ -67,7 +67,8 @@ class Record:
 
     @property
     def measured(self) -> set[str]:
-        return {k for s in self.sessions for k in s.figures}
+        """Names of loads; the points of a curve are called LOAD:POINT."""
+        return {k.partition(":")[0] for s in self.sessions for k in s.figures}
 
     def write(self, path: Path) -> None:
         """At once or not at all: a run that is killed leaves the file as it was."""

@@ -15,6 +15,8 @@ from octavo.errors import OctavoError
 
 ONCE = ("rates", "batches")
 """Curves: long, and drawn from the first repetition alone."""
+ARRIVALS = ("W5", "rates")
+"""Need an arrival rate."""
 REFERENCE_SHARE = 0.7
 FAILURES = (OctavoError, RuntimeError, OSError, subprocess.SubprocessError, TimeoutError)
 
@@ -44,9 +46,9 @@ class Runner:
     def run(self, loads: Sequence[str], reps: int) -> None:
         """Everything that is not there yet. An engine that fails is noted and does not stop the others."""
         able = [e for e in self.engines if self._able(e)]
-        capacity = self._capacity(able) if {"W5", *ONCE} & set(loads) else None
+        capacity = self._capacity(able) if set(ARRIVALS) & set(loads) else None
         if capacity is None:
-            loads = [name for name in loads if name not in ("W5", *ONCE)]
+            loads = [name for name in loads if name not in ARRIVALS]
         for engine, rep in order(able, reps):
             wanted = [name for name in loads if rep == 0 or name not in ONCE]
             self._measure(engine, rep, wanted, capacity)
@@ -66,7 +68,7 @@ class Runner:
         """Requests a second that the reference answers, 8 at once, measured once; None where it cannot be had."""
         engine = next((e for e in able if e.name == self.reference), None)
         if engine is None:
-            self.tell(f"W5, rates and batches: not run: they need {self.reference}, whose capacity sets the arrivals")
+            self.tell(f"W5 and rates: not run: they need {self.reference}, whose capacity sets the arrivals")
             return None
         found = self._measure(engine, 0, ["W5cap"], None).figures.get("W5cap")
         return found["capacity_req_s"] if found else None

@@ -11,8 +11,9 @@ import pytest
 
 pytest.importorskip("numpy")
 
-from bench.compare.__main__ import engines_of, parser
+from bench.compare.__main__ import engines_of, main, parser
 from bench.compare.engine import Engine, Model
+from bench.compare.plots import LATENCIES, points
 from bench.compare.records import Figures, Record, Session, path_of, read, records
 from bench.compare.results import compared, results
 from bench.compare.runner import Runner, order
@@ -23,6 +24,7 @@ from bench.rows import Context, Row
 from octavo.errors import EngineDead
 
 MODEL = Model(name="smol")
+KEYS = {"W4": ("W4", "W4warm"), "rates": ("rates:0.5", "rates:1.0")}
 
 
 @dataclass
@@ -75,7 +77,7 @@ class FakeProbe:
             raise EngineDead("it died")
         found: Figures = {}
         for load in loads:
-            for name in ("W4", "W4warm") if load == "W4" else (load,):
+            for name in KEYS.get(load, (load,)):
                 found[name] = figures(name, self.speed[engine.name] + rep)
                 if load in self.cached:
                     found[name]["void"] = 1.0
@@ -118,6 +120,41 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     fixed = read(path_of(tmp_path, "b", 0))
     assert fixed is not None
     assert fixed.error == ""
+
+
+def test_curves_are_measured_once_and_go_on_too(tmp_path: Path) -> None:
+    probe = FakeProbe({"octavo": 40, "vllm": 2})
+    for _ in range(2):
+        runner(tmp_path, probe, Fake("octavo"), Fake("vllm")).run(["W2", "rates"], 2)
+    assert [c[:3] for c in probe.calls] == [
+        ("vllm", 0, ("W5cap",)), ("octavo", 0, ("W2", "rates")), ("vllm", 0, ("W2", "rates")),
+        ("vllm", 1, ("W2",)), ("octavo", 1, ("W2",)),
+    ]  # fmt: skip
+
+
+def test_plots_are_drawn_from_records(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    folder = tmp_path / "smol"
+    path_of(folder, "a", 0).parent.mkdir()
+    curves: Figures = {}
+    for i in range(1, 4):
+        curves[f"rates:{i}"] = {k: float(i) for k in ("out_tok_s", *(name for name, _ in LATENCIES))}
+        curves[f"batches:{i}"] = {"batch": float(i), "decode_tok_s": 5.0, "prefill_tok_s": 6.0}
+    session = Session(1, 2, 0, None, None, "d", curves)
+    Record("a", "smol", 0, "1", "w.gguf", ["x"], {}, "", [session]).write(path_of(folder, "a", 0))
+    (folder / "about.json").write_text('{"size": "small"}')
+    for _ in range(2):
+        assert main(["plots", "--out", str(tmp_path), "--to", str(tmp_path / "to")]) == 0
+        texts = {p.name: p.read_text() for p in (tmp_path / "to").iterdir()}
+    assert set(texts) == {"smol-rates.svg", "smol-batches.svg"}
+    assert points(lines(records(folder))[0], "rates", "out_tok_s", "ttft_p50_s") == [(1, 1), (2, 2), (3, 3)]
+    assert texts["smol-rates.svg"].startswith("<?xml")
+
+
+def test_no_curves_no_plots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compare(tmp_path, 20, 40, loads=["W1"])
+    assert main(["plots", "--out", str(tmp_path)]) == 1
+    assert "rates,batches" in capsys.readouterr().err
 
 
 def test_another_version_is_measured_again_and_the_old_figures_are_kept_aside(tmp_path: Path) -> None:
