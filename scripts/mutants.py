@@ -185,6 +185,30 @@ MUTANTS = (
         "return promiser is not None and promiser.level <= seq.level",
         "return False",
     ),
+    of(
+        "time may leave prompts nothing",
+        "allowance.py",
+        "low, high = LEAST // TILE, ",
+        "low, high = 0, ",
+    ),
+    of(
+        "the target rules with nobody decoding",
+        "allowance.py",
+        "if self.target and decoding:",
+        "if self.target:",
+    ),
+    of(
+        "every prompt gets the least, not one a step",
+        "allowance.py",
+        "return bool(self.limit) and not self._fits(start, LEAST, scored=False)",
+        "return False",
+    ),
+    of(
+        "decodes in slow rows are no load",
+        "scheduler.py",
+        "        self._allowance.add(start, count, rows=rows)\n",
+        "        if count > 1:\n            self._allowance.add(start, count, rows=rows)\n",
+    ),
     of("never careful", "scheduler.py", "        self.caution.alarm()\n", ""),
     of(
         "blocks leak at an abort in flight",

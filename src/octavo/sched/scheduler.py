@@ -27,6 +27,7 @@ from octavo.sched.queue import WaitingQueue, make_policy
 from octavo.sched.refused import Refused
 from octavo.sched.results import Results
 from octavo.sched.sequence import Key, Sequence
+from octavo.sched.snapshot import snapshot
 from octavo.sched.stats import SchedulerStats
 from octavo.sched.totals import Totals
 from octavo.types import NewSeq, Request, SeqOutput, SeqPlan, StepPlan, StepResult
@@ -495,33 +496,8 @@ class Scheduler:
     # -- numbers ------------------------------------------------------------------------------------------------------
     def stats(self) -> SchedulerStats:
         """A snapshot; costs nothing that grows."""
-        t, pool = self.totals, self.kv.pool
-        return SchedulerStats(
-            running=len(self.running),
-            waiting=len(self._seqs) - len(self.running),
-            blocks_used=pool.used,
-            blocks_total=pool.total,
-            blocks_cached=pool.cached,
-            waste=self.kv.waste,
-            steps=t.steps,
-            prefix_queries=t.prefix_queries,
-            prefix_hits=t.prefix_hits,
-            preemptions=t.preemptions,
-            computed_tokens=t.computed,
-            useful_tokens=max(0, t.computed - t.redone - t.drafted + t.accepted),
-            prompt_tokens=t.prompt,
-            generated_tokens=t.generated,
-            draft_tokens=t.drafted,
-            accepted_drafts=t.accepted,
-            clamped=t.clamped,
-            failed_steps=t.failed_steps,
-            blocks_dropped=self.kv.dropped,
-            groups=self.kv.group_stats(),
-            steps_cut=t.cut,
-            step_seconds=t.seconds,
-            expected_seconds=t.expected,
-            missed_seconds=t.missed,
-        )
+        running = len(self.running)
+        return snapshot(self.kv, self.totals, running=running, waiting=len(self._seqs) - running)
 
     def check(self) -> None:
         """Raises AssertionError where the books do not agree or, when idle, where anything is left over. For tests."""
