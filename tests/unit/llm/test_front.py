@@ -9,7 +9,7 @@ import pytest
 
 from octavo.config.args import EngineArgs
 from octavo.engine.fake import fake_front
-from octavo.engine.messages import Front
+from octavo.engine.front import Front
 from octavo.errors import ConfigError, InvalidRequest
 from octavo.llm.front import ModelFront, default_sampling
 
