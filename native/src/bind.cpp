@@ -243,7 +243,7 @@ void make_executable(PyExecutable* self, std::shared_ptr<Team> team, const nb::d
 namespace octavo {
 void bind_linear(nb::module_& m);  // bind_linear.cpp
 void bind_load(nb::module_& m);    // bind_load.cpp
-}
+}  // namespace octavo
 
 NB_MODULE(_native, m) {
     m.doc() = "Octavo's native kernels; docs/dev/native-abi.md describes the interface.";
