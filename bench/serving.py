@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -10,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.machine import favoured
 from octavo.bench.process import free_port as free_port
 from octavo.bench.process import running
 
@@ -57,14 +57,6 @@ class Server:
             thread.join()
 
 
-def _favoured() -> None:
-    """Raised priority where that is allowed, since other work on the machine is not the figure."""
-    try:
-        os.nice(-10)
-    except OSError:
-        pass
-
-
 @contextmanager
 def serve(
     command: Sequence[str],
@@ -78,5 +70,5 @@ def serve(
 
     The prompt is ids, not text: the same for every engine.
     """
-    with running(command, port=port, model=model, prompt=list(prompt), env=env, in_child=_favoured) as server:
+    with running(command, port=port, model=model, prompt=list(prompt), env=env, in_child=favoured) as server:
         yield Server(server.url, server.pid, model, server.start_seconds, server.log)

@@ -7,6 +7,7 @@ import contextlib
 import random
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -261,13 +262,13 @@ def test_long_prompts_do_not_stall_the_event_loop(monkeypatch: pytest.MonkeyPatc
     """R16: tokenising happens on a thread; the loop turns while three prompts are held in it."""
 
     async def test(llm: AsyncLLM) -> None:
-        encode = type(llm.tokenizer).encode
+        encode: Callable[..., list[int]] = type(llm.tokenizer).encode
         held, go_on = threading.Semaphore(0), threading.Event()
 
         def slow(self: object, text: str, **options: Any) -> list[int]:
             held.release()
             assert go_on.wait(30.0), "the event loop never came to set it"
-            return encode(self, text[:1000], **options)  # type: ignore[arg-type]
+            return encode(self, text[:1000], **options)
 
         monkeypatch.setattr(type(llm.tokenizer), "encode", slow)
         work = [asyncio.create_task(last(llm, "x" * 10_000, SHORT)) for _ in range(3)]
@@ -282,11 +283,11 @@ def test_long_prompts_do_not_stall_the_event_loop(monkeypatch: pytest.MonkeyPatc
 
 def test_cancelled_while_tokenising_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(llm: AsyncLLM) -> None:
-        encode = type(llm.tokenizer).encode
+        encode: Callable[..., list[int]] = type(llm.tokenizer).encode
 
         def slow(self: object, text: str, **options: Any) -> list[int]:
             time.sleep(0.2)
-            return encode(self, text[:1000], **options)  # type: ignore[arg-type]
+            return encode(self, text[:1000], **options)
 
         monkeypatch.setattr(type(llm.tokenizer), "encode", slow)
         task = asyncio.create_task(last(llm, "x" * 10_000, SHORT))

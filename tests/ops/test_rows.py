@@ -234,9 +234,12 @@ def test_inputs_are_checked() -> None:
     a = net.buffer("f32", 16)
     net.op("add", *net.view(a), *net.view(a), *net.view(a), 1.0)
     net.forward([2])
-    for bad in ({"counts": [5]}, {"counts": [0]}, {"counts": [2], "starts": [63]}, {"counts": [2], "rows": [3]}):
+    bad: list[dict[str, Any]] = [
+        {"counts": [5]}, {"counts": [0]}, {"counts": [2], "starts": [63]}, {"counts": [2], "rows": [3]},
+    ]  # fmt: skip
+    for inputs in bad:
         with pytest.raises(ValueError):
-            net.forward(**bad)  # type: ignore[arg-type]
+            net.forward(**inputs)
     with pytest.raises(ValueError, match="segment"):
         net.forward([2], segment="no such")
     net.close()

@@ -9,7 +9,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -198,13 +198,13 @@ def test_health_while_long_prompts_come_in(monkeypatch: pytest.MonkeyPatch) -> N
 
     async def run() -> None:
         async with serving(max_model_len=400_000, num_kv_blocks=30_000) as (app, llm):
-            encode = type(llm.tokenizer).encode
+            encode: Callable[..., list[int]] = type(llm.tokenizer).encode
             held, go_on = threading.Event(), threading.Event()
 
             def slow(self: object, text: str, **options: Any) -> list[int]:
                 held.set()
                 assert go_on.wait(30.0), "/health never answered"
-                return encode(self, text, **options)  # type: ignore[arg-type]
+                return encode(self, text, **options)
 
             monkeypatch.setattr(type(llm.tokenizer), "encode", slow)
             data = {"messages": [{"role": "user", "content": "word " * 40_000}], "max_tokens": 1}

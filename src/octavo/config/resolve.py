@@ -24,8 +24,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 LEAST_TARGET_MS = 100.0
-"""Ten tokens a second to a stream while prompts come in: faster than most people read. Half of it cost bursts 6 % of
-throughput and made their first tokens wait four times as long (docs/performance.md)."""
+"""Ten tokens a second to a stream while prompts come in: faster than most people read. With half of it the first tokens
+of a burst waited several times as long (docs/performance.md)."""
 STEPS = 4
 """The least step fits so often in the default target: reading the weights once is a quarter of it at most."""
 

@@ -47,17 +47,16 @@ def expected_cost(spec: ExecutableSpec, *, isa: str, threads: int) -> StepCost:
     fixed = token = row = keys = Cost()
     for op in spec.ops:
         first = op_cost(spec, op, one)
-        if isinstance(inner(op), Attend):
-            group = spec.kv[inner(op).group]  # type: ignore[union-attr]
+        real = inner(op)
+        if isinstance(real, Attend):
+            group = spec.kv[real.group]
             visible = one.visible(group.window)
             keys += Cost(flops=first.flops * CONTEXT // visible, kv=first.kv * CONTEXT // visible)
             continue
         fixed += Cost(weights=first.weights)
-        if isinstance(inner(op), Head):
-            row += Cost(flops=op_cost(spec, op, two).flops - first.flops)
-            continue
-        token += Cost(flops=op_cost(spec, op, wide).flops - first.flops)
         row += Cost(flops=op_cost(spec, op, two).flops - first.flops)
+        if not isinstance(real, Head):
+            token += Cost(flops=op_cost(spec, op, wide).flops - first.flops)
     ops, attend, read = rates.ops * threads, rates.attend * threads, rates.read * threads
     return StepCost(
         step=OVERHEAD + fixed.weights / read,
