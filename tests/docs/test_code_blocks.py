@@ -7,7 +7,6 @@ A comment before a Python block says what it needs: `<!-- run -->` nothing, `<!-
 from __future__ import annotations
 
 import importlib
-import os
 import re
 import shlex
 import subprocess
@@ -20,6 +19,7 @@ import pytest
 
 from octavo.cli.flags import parse
 from octavo.cli.main import COMMANDS
+from tests.child import child_env
 from tests.models_at_hand import smollm2
 
 ROOT = Path(__file__).parents[2]
@@ -80,13 +80,7 @@ def test_python_blocks_run(block: Block, request: pytest.FixtureRequest, tmp_pat
         code = code.replace("http://127.0.0.1:8000", request.getfixturevalue("server"))
     program = tmp_path / "block.py"
     program.write_text(code)
-    paths = (
-        [str(ROOT / "src")]
-        if importlib.import_module("octavo").__file__ == str(ROOT / "src/octavo/__init__.py")
-        else []
-    )
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, env=env, timeout=300)
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, env=child_env(), timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.strip()
 

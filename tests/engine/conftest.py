@@ -15,8 +15,6 @@ import pytest
 
 from octavo import LLM, AsyncLLM, EngineArgs
 
-SRC = str(Path(__file__).resolve().parents[2] / "src")
-
 
 def fake_args(**fields: Any) -> EngineArgs:
     """Small enough to be full, large enough to hold a few."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -29,7 +28,8 @@ from octavo.engine.messages import (
 from octavo.errors import DoesNotFit, EngineDead, OctavoError, PromptTooLong
 from octavo.sched.refused import Refused
 from octavo.types import FinishReason, Logprob, Request, SamplingParams, SeqOutput, TokenLogprobs
-from tests.engine.conftest import SRC, fake_args
+from tests.child import ROOT
+from tests.engine.conftest import fake_args
 
 STATS = EngineStats(**dict.fromkeys([name for name in EngineStats.__struct_fields__ if name != "groups"], 0))
 
@@ -79,7 +79,7 @@ def test_no_pickle_anywhere() -> None:
     """S01: by syntax tree, over the whole package."""
     banned_modules = {"pickle", "cloudpickle", "marshal", "shelve", "dill"}
     banned_names = {"recv_pyobj", "send_pyobj", "eval", "exec"}
-    for path in Path(SRC, "octavo").rglob("*.py"):
+    for path in (ROOT / "src/octavo").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
                 assert banned_modules.isdisjoint(a.name.split(".")[0] for a in node.names), path

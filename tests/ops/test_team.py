@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from octavo.errors import ConfigError
+from tests.child import child_env
 from tests.ops.native_net import Net, native
 
 
@@ -67,15 +68,15 @@ def test_an_idle_team_costs_nothing() -> None:
         "print(time.process_time() - before)\n"
         "team.close()\n"
     )
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=child_env(), check=True)
     assert float(done.stdout) < 0.01
 
 
 def test_environment_chooses_the_isa() -> None:
     code = "from octavo.kernels import native; print(native.isa())"
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OCTAVO_ISA": "scalar"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=child_env(OCTAVO_ISA="scalar"), check=True
+    )
     assert done.stdout.strip() == "scalar"
 
 

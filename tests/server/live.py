@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -14,6 +13,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from tests.child import child_env
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -94,13 +95,12 @@ def live(
 ) -> Iterator[Live]:
     """Starts it; ends it, whatever happened."""
     wishes["config"] = {"port": 0, **(config or {})}
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.server.live", json.dumps(wishes)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": path, **(env or {})},
+        env=child_env(tests=True, **(env or {})),
         cwd=ROOT,
     )
     try:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from octavo.errors import InvalidRequest, ModelError
 from octavo.text.tokenizer import Tokenizer
 from octavo.text.vocab.pretokenizers import PRE_TOKENIZERS
+from tests.child import child_env
 from tests.unit.text.conftest import metaspace_json, tiny_metadata
 
 ORACLE = Path(__file__).parents[2] / "data" / "smollm2-135m-instruct-q4_1.json"
@@ -160,4 +161,4 @@ def test_refuses_tokenizer_json() -> None:
 def test_needs_no_numpy() -> None:
     modules = ", ".join(f"octavo.text.{name}" for name in ("tokenizer", "chat", "sandbox", "stop", "detokenize"))
     code = f"import sys, tokenizers, {modules}; sys.exit('numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, env={"PYTHONPATH": "src"}).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False, env=child_env()).returncode == 0

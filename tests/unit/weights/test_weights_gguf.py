@@ -12,6 +12,7 @@ import pytest
 
 from octavo.errors import FileFormatError, ModelError
 from octavo.weights.gguf import GGML_TYPES, GGUFArray, GGUFFile
+from tests.child import child_env
 from tests.models_at_hand import smollm2
 from tests.unit.weights.gguf_maker import ARRAY, U32, gguf_bytes, text, write
 
@@ -155,4 +156,4 @@ def test_needs_no_numpy(tmp_path: Path) -> None:
     import subprocess
 
     code = "import sys, octavo.weights.gguf_names; sys.exit('numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, env={"PYTHONPATH": "src"}).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False, env=child_env()).returncode == 0
