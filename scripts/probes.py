@@ -5,7 +5,8 @@
     python scripts/probes.py --timed     only those
     --json                               one JSON array instead of lines
 
-Each probe is a function without arguments that yields `Finding`s; tests/properties/test_probes.py runs the same ones.
+Each probe is a function without arguments that yields `Finding`s; tests/properties/test_probes.py runs those that
+count, `scripts/accept --only scheduler` those that time.
 """
 
 from __future__ import annotations
@@ -334,34 +335,66 @@ class _Instant:
         return StepResult(self.plan.step, [[1] if row.rows else [] for row in self.plan.seqs])
 
 
-def microseconds(streams: int, context: int, *, num_blocks: int = 0, rounds: int = 9) -> float:
-    """Of schedule(), update() and the message to the front end encoded, per sequence and step.
+def decode(streams: int, context: int, *, num_blocks: int = 0, rounds: int = 1) -> Iterator[Callable[[], None]]:
+    """Gives, again and again for `rounds` whole blocks, what is to be measured: half a step of `streams` at `context`.
 
-    The best of several stretches of 16 steps (a whole block), with the collector off, as in the engine's process.
+    That is schedule(), then update() with the message to the front end encoded; the executor answers between them.
     """
     facts = fake_facts(num_blocks=num_blocks or streams * (context // 16 + 16), model_len=2**20)
-    config = SchedulerConfig(max_num_seqs=streams, max_num_batched_tokens=2**30)
-    scheduler = Scheduler(config, facts)
+    scheduler = Scheduler(SchedulerConfig(max_num_seqs=streams, max_num_batched_tokens=2**30), facts)
     for i in range(streams):
         scheduler.add(request(i, [i % 64, i // 64, *numbers(context - 2)], 16 * rounds + 8))
-    best = float("inf")
     executor = _Instant()
+
+    def plan() -> None:
+        made = scheduler.schedule()
+        assert made is not None
+        executor.submit(made)
+
+    def land() -> None:
+        outputs = scheduler.update(result)
+        encode(Outputs(outputs, scheduler.stats(), [], [streams]))
+
+    for _ in range(16 * rounds):
+        yield plan
+        result = executor.collect()
+        yield land
+
+
+def microseconds(streams: int, context: int, *, num_blocks: int = 0, rounds: int = 9) -> float:
+    """Per sequence and step: the best of several stretches of 16 steps (a whole block), with the collector off, as in
+    the engine's process."""
+    best, spent, halves = float("inf"), 0.0, 0
     with collector_off():
-        for _ in range(rounds):
-            spent = 0.0
-            for _ in range(16):
-                begin = time.thread_time()
-                plan = scheduler.schedule()
-                spent += time.thread_time() - begin
-                assert plan is not None
-                executor.submit(plan)
-                result = executor.collect()
-                begin = time.thread_time()
-                outputs = scheduler.update(result)
-                encode(Outputs(outputs, scheduler.stats(), [], [plan.num_tokens]))
-                spent += time.thread_time() - begin
-            best = min(best, spent)
+        for call in decode(streams, context, num_blocks=num_blocks, rounds=rounds):
+            begin = time.thread_time()
+            call()
+            spent += time.thread_time() - begin
+            halves += 1
+            if halves % 32 == 0:
+                best, spent = min(best, spent), 0.0
     return best / 16 / streams * 1e6
+
+
+def lines_run(streams: int, context: int, *, num_blocks: int = 0) -> float:
+    """Lines of Python run per sequence and step: cost without a clock, the same each time."""
+    count, tracing = 0, sys.gettrace()
+
+    def trace(frame: object, event: str, argument: object) -> object:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    for half, call in enumerate(decode(streams, context, num_blocks=num_blocks, rounds=2)):
+        if half < 32:  # the first block: prompts
+            call()
+            continue
+        sys.settrace(trace)  # type: ignore[arg-type]
+        try:
+            call()
+        finally:
+            sys.settrace(tracing)
+    return count / 16 / streams
 
 
 @contextmanager
@@ -373,6 +406,15 @@ def collector_off() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+def work() -> Iterator[Finding]:
+    """What `cost` times, counted in lines: it repeats on any machine, but sees no growth inside one line."""
+    few = lines_run(64, 256)
+    yield at_most("lines of Python a sequence and step at 64 streams", few, 50)
+    yield at_most("the same at 1,024 streams, over that at 64", lines_run(1024, 256) / few, 1.0)
+    yield at_most("the same at contexts of 8,192, over that at 256", lines_run(64, 8192) / few, 1.0)
+    yield at_most("the same in a pool of 2 million blocks, over that", lines_run(64, 256, num_blocks=2**21) / few, 1.0)
 
 
 def cost() -> Iterator[Finding]:
@@ -405,6 +447,7 @@ COUNTED = (
     fairness,
     quiet_while_blocked,
     windows,
+    work,
 )
 TIMED = (cost,)
 

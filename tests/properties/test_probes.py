@@ -20,12 +20,3 @@ _SPEC.loader.exec_module(probes)
 def test_counts(probe) -> None:  # type: ignore[no-untyped-def]
     missed = [str(finding) for finding in probe() if not finding.passed]
     assert not missed, "\n".join(missed)
-
-
-@pytest.mark.parametrize("probe", probes.TIMED, ids=lambda probe: probe.__name__)
-def test_times(probe) -> None:  # type: ignore[no-untyped-def]
-    for _ in range(3):
-        missed = [str(finding) for finding in probe() if not finding.passed]
-        if not missed:
-            return
-    pytest.fail("\n".join(missed))

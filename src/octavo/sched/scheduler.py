@@ -20,6 +20,7 @@ from octavo.facts import UNKNOWN_COST, Facts
 from octavo.sched.allowance import Allowance
 from octavo.sched.caution import Caution
 from octavo.sched.flight import Flight, Row
+from octavo.sched.headroom import Headroom
 from octavo.sched.intake import Intake
 from octavo.sched.kv import Hit, KVManager
 from octavo.sched.pace import LearnedPace, Pace
@@ -62,6 +63,7 @@ class Scheduler:
         """Those with a slot, in order of admission."""
         self.totals = Totals()
         self.caution = Caution()
+        self._headroom = Headroom(self.kv, self.caution, self.running)
         self._clock = clock
         self._seqs: dict[int, Sequence] = {}
         self._slots = list(range(config.max_num_seqs - 1, -1, -1))
@@ -84,8 +86,6 @@ class Scheduler:
         self._prompt_turn = 0
         self._worst: Key | None = None
         """Worst key among the running; None when it must be looked for."""
-        self._blocked: tuple[Sequence, int, bytes | None] | None = None
-        """The head of the queue that did not fit, the pool's releases then, the name that would lengthen its hit."""
         self._begin()
 
     def _begin(self) -> None:
@@ -99,8 +99,7 @@ class Scheduler:
         self._may_preempt = True
         self._hopeless: Key | None = None
         """Nobody with this key or a worse one finds room in this step."""
-        self._owed: int | None = None
-        """Blocks that the running still need for what they know; None when not counted yet."""
+        self._headroom.recount()
 
     # -- requests -----------------------------------------------------------------------------------------------------
     @property
@@ -291,8 +290,7 @@ class Scheduler:
             kv.publish(seq, step)
         if not sampled:
             kv.promise(seq)
-        if self._owed is not None:
-            self._owed += kv.owing(seq, len(seq.tokens) + seq.pending) - before
+        self._headroom.adjust(kv.owing(seq, len(seq.tokens) + seq.pending) - before)
 
     # -- admission ----------------------------------------------------------------------------------------------------
     def _wake(self) -> None:
@@ -305,7 +303,7 @@ class Scheduler:
         while self._budget and self._slots and not self._preempted:
             self._wake()
             seq = self.queue.peek()
-            if seq is None or self._is_blocked(seq):
+            if seq is None or self._headroom.is_blocked(seq):
                 return
             hit = self.kv.lookup(seq)
             if self._is_promised(seq, hit):
@@ -314,8 +312,8 @@ class Scheduler:
                 self.kv.promises.park(seq, hit.missing)
                 self.totals.parked += 1
                 continue
-            if self._shortage(seq, hit) + self._reserve(seq) > 0:
-                self._blocked = (seq, self.kv.pool.releases, hit.missing)
+            if self._headroom.shortage(seq, hit) + self._headroom.reserve(seq) > 0:
+                self._headroom.block(seq, hit)
                 return
             self._place(seq, hit)
             self._may_preempt = False
@@ -329,8 +327,7 @@ class Scheduler:
         self.running[seq] = None
         self._worst = None
         seq.landed = hit.length
-        if self._owed is not None:
-            self._owed += self.kv.owing(seq, len(seq.tokens))
+        self._headroom.adjust(self.kv.owing(seq, len(seq.tokens)))
         totals = self.totals
         totals.redone += max(0, seq.reached - hit.length)
         if seq.cached_tokens < 0:
@@ -340,35 +337,6 @@ class Scheduler:
             if self.kv.caching:
                 totals.prefix_queries += seq.num_prompt
                 totals.prefix_hits += hit.length
-
-    def _shortage(self, seq: Sequence, hit: Hit) -> int:
-        """Blocks missing to hold all it knows and one token more, beside what the running are owed."""
-        if self._owed is None:
-            self._owed = sum(self.kv.owing(s, len(s.tokens) + s.pending) for s in self.running)
-        need = self.kv.blocks_for(len(seq.tokens) + 1, start=hit.length) - hit.held + hit.revived
-        return need + self._owed - self.kv.pool.free
-
-    def _reserve(self, seq: Sequence) -> int:
-        """Blocks kept free for answers likely to grow: its own, and those of the running that it may not preempt."""
-        if not self.caution.active:
-            return 0
-        reserve, blocks_for = self.caution.reserve, self.kv.blocks_for
-        kept = 0
-        for one in self.running:
-            if one.key < seq.key:
-                known = len(one.tokens) + one.pending
-                kept += blocks_for(known + reserve(one)) - blocks_for(known)
-        if not kept:
-            return 0  # nobody to be careful about: it may run until it is in the way of somebody
-        known = len(seq.tokens) + 1
-        return kept + blocks_for(min(known + reserve(seq), seq.limit)) - blocks_for(known)
-
-    def _is_blocked(self, seq: Sequence) -> bool:
-        """True while nothing has changed since this head did not fit."""
-        if self._blocked is None or self._blocked[0] is not seq:
-            return False
-        _, releases, missing = self._blocked
-        return releases == self.kv.pool.releases and (missing is None or not self.kv.knows(missing))
 
     def _is_promised(self, seq: Sequence, hit: Hit) -> bool:
         """True where somebody who is served no later than `seq` is about to compute what it lacks."""
@@ -381,7 +349,7 @@ class Scheduler:
     def _jump_queue(self) -> None:
         """Lets the head of the queue preempt strictly worse keys, if that makes room; it is admitted later."""
         seq = self.queue.peek()
-        if seq is None or not self.running or self._is_blocked(seq):
+        if seq is None or not self.running or self._headroom.is_blocked(seq):
             return
         if self._worst is None:
             self._worst = max(other.key for other in self.running)
@@ -390,14 +358,14 @@ class Scheduler:
         hit = self.kv.lookup(seq)
         if self._is_promised(seq, hit):
             return
-        shortage = self._shortage(seq, hit)
-        self._owed = None
+        shortage = self._headroom.shortage(seq, hit)
+        self._headroom.recount()
         if shortage <= 0 and self._slots:
             return
         victims = sorted((v for v in self.running if v.key > seq.key), reverse=True)
         number = self.kv.victims_needed(victims, enough=shortage, hit=hit, owed=True)
         if not number:
-            self._blocked = (seq, self.kv.pool.releases, hit.missing)
+            self._headroom.block(seq, hit)
             return
         self.totals.jumps += 1
         for victim in victims[:number]:
@@ -439,7 +407,8 @@ class Scheduler:
         """Gives up slot and blocks."""
         self.kv.release(seq)
         del self.running[seq]
-        self._worst = self._blocked = None
+        self._worst = None
+        self._headroom.unblock()
         self._freed.append(seq.slot)
         self._slots.append(seq.slot)
         seq.slot = -1
@@ -488,7 +457,7 @@ class Scheduler:
         if not self._slots or not seq.queued:
             return False
         hit = self.kv.lookup(seq)
-        if self._shortage(seq, hit) > 0:
+        if self._headroom.shortage(seq, hit) > 0:
             return False
         self._place(seq, hit)
         return True
