@@ -284,6 +284,16 @@ def test_a_failed_step_teaches_the_cache_nothing() -> None:
     assert rig.scheduler.stats().blocks_cached == 0
 
 
+def test_who_hit_a_block_of_a_failed_step_computes_it_again() -> None:
+    guilty, innocent = request(0, [1] * 40, max_tokens=2), request(1, [*[1] * 32, 2, 3, 4], max_tokens=5)
+    rig = Rig(fail=lambda plan: "broken" if any(row.new and row.new.seq_id == 0 for row in plan.seqs) else None)
+    rig.core.add(guilty)
+    rig.core.add(innocent)
+    rig.drain()
+    assert rig.last(0).finish is FinishReason.ERROR
+    assert rig.tokens(1) == truth(rig, innocent)
+
+
 def test_a_row_that_is_not_finite_fails_alone_and_is_not_cached() -> None:
     rig = Rig()
     rig.core.add(request(0, [1] * 40, max_tokens=3))
