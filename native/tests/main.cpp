@@ -82,8 +82,8 @@ public:
         op("norm", {whole(h), whole(n), {one, 1e-5, 0}});
         op("linear", {{double(n)}, whole(x), {wqkv, bias, 0, 1}});
         op("rope", {part(x, 0, heads + kvh, dim), part(x, 0, heads + kvh, dim), {cos, sin, dim}});
-        op("kv_write", {part(x, k_at, kvh, dim), part(x, v_at, kvh, dim), {0, 0}});
-        op("attend", {part(x, 0, heads, dim), whole(a), {0, 0, 0.2, 0}});
+        op("kv_write", {part(x, k_at, kvh, dim), part(x, v_at, kvh, dim), {0, 0, -1}});
+        op("attend", {part(x, 0, heads, dim), whole(a), {0, 0, 0.2, 0, -1}});
         op("linear", {{double(a)}, whole(h), {wo, -1, 1, 0.7}});
         op("norm", {whole(h), whole(n), {one, 1e-5, 0}});
         op("linear", {{double(n)}, whole(g), {wgu, -1, 0, 1}});

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from octavo.kernels.reference import attend as attention
+from octavo.program.balance import Balance
 from tests.ops.native_net import F32, ISAS, Net, bf16
 
 HEADS = [(9, 3, 64), (14, 2, 64), (4, 4, 80), (2, 1, 128), (3, 3, 20), (2, 1, 256), (8, 2, 96), (1, 1, 2)]
@@ -67,6 +68,7 @@ def make_net(
     q: str = "f32",
     window: int = 0,
     softcap: float = 0.0,
+    balance: F32 | None = None,
     **options: Any,
 ) -> Net:
     size = options.get("block_size", 16)
@@ -80,8 +82,10 @@ def make_net(
         window=window,
     )  # fmt: skip
     k, v = net.view(buffers[1], heads=case.kv_heads), net.view(buffers[2], heads=case.kv_heads)
-    net.op("kv_write", *k, *v, group, 1)
-    net.op("attend", *net.view(buffers[0], heads=case.q_heads), *net.view(result), group, 1, case.dim**-0.5, softcap)
+    factors = -1 if balance is None else net.vec(balance)
+    q_view, out_view = net.view(buffers[0], heads=case.q_heads), net.view(result)
+    net.op("kv_write", *k, *v, group, 1, factors)
+    net.op("attend", *q_view, *out_view, group, 1, case.dim**-0.5, softcap, factors)
     return net
 
 
@@ -312,14 +316,43 @@ def test_int8_cache_is_the_references(heads: tuple[int, int, int], isa: str) -> 
     net.close()
 
 
-def test_int8_values_are_the_references() -> None:
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("balanced", [False, True])
+def test_int8_values_are_the_references(balanced: bool, isa: str) -> None:
     """The reference rounds q and the weights as the kernels do, so nothing but orders of sums of p is between them."""
     case = Case(300, (6, 2, 64), seed=11)
-    got = run(net := make_net(case, "int8", window=170, softcap=8.0), case, [300]).reshape(300, 6, 64)
+    factors = np.exp2(np.random.default_rng(12).integers(0, 5, (2, 64))).astype(np.float32)
+    balance = factors if balanced else None
+    net = make_net(case, "int8", window=170, softcap=8.0, balance=balance, isa=isa)
+    got = run(net, case, [300]).reshape(300, 6, 64)
     net.close()
     cache = np.zeros((20, 2, 2, 16), attention.code_dtype(64))
-    k, v = case.k.reshape(300, 2, 64), case.v.reshape(300, 2, 64)
+    q, k, v = case.q.reshape(300, 6, 64), case.k.reshape(300, 2, 64), case.v.reshape(300, 2, 64)
+    if balanced:
+        q, k = q * np.repeat(factors, 3, axis=0), k / factors
     attention.kv_write(cache, k, v, np.arange(16, 316))
     table = np.arange(1, 20, dtype=np.int32)
-    want = attention.attend(case.q.reshape(300, 6, 64), cache, table, 0, 0.125, window=170, softcap=8.0)
+    want = attention.attend(q, cache, table, 0, 0.125, window=170, softcap=8.0)
     np.testing.assert_allclose(got, want, rtol=0, atol=2e-4 * np.abs(want).max())
+
+
+def test_a_balance_gives_quiet_dims_their_resolution_back() -> None:
+    """What it is for: a few loud dims, the same in every key, would leave the others a few codes."""
+    case = Case(200, (2, 1, 64), seed=13)
+    case.k[:, 5] += 300
+    case.k[:, 37] -= 200
+    case.q[:, [5, 37, 69, 101]] *= 0.01
+    factors = Balance(heads=1, rotary=64).of(np.where(np.arange(64) == 5, 300, 0).astype(np.float32))
+    want = case.dense("f32")
+    error = []
+    for balance in (None, factors):
+        net = make_net(case, "int8", balance=balance)
+        error.append(np.abs(run(net, case, [200]) - want).max())
+        net.close()
+    assert error[1] < error[0] / 4
+
+
+def test_a_balance_is_for_codes_only() -> None:
+    case = Case(20, (2, 1, 64), seed=14)
+    with pytest.raises(ValueError, match="a balance of keys that are no codes"):
+        make_net(case, "bf16", balance=np.ones(64, np.float32)).build()

@@ -30,6 +30,7 @@ struct KvLayer {
     std::int64_t block_bytes, v_bytes;
     Dtype dtype;
     std::int32_t block_size, heads, dim;
+    const float* balance;  // [heads][dim]: int8 holds k over it, and q is multiplied with it; null: ones
 };
 
 // Bytes of a number in the cache, and those of a layer in a block.

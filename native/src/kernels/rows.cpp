@@ -66,9 +66,12 @@ void rope(const RowOp& op, std::int64_t row, float* scratch, std::int64_t stride
 
 // n numbers of a head, rotated, to codes: number d at (d / pair) * stride + d % pair. Returns the bits of their scale,
 // a bf16.
-std::uint16_t write_codes(const float* head, std::int64_t n, std::int8_t* out, std::int64_t pair, std::int64_t stride) {
+std::uint16_t write_codes(const float* head, const float* balance, std::int64_t n, std::int8_t* out, std::int64_t pair,
+                          std::int64_t stride) {
     float x[kMaxHead];
     memcpy(x, head, 4 * static_cast<std::size_t>(n));
+    if (balance)
+        for (std::int64_t d = 0; d < n; d++) x[d] /= balance[d];
     rotate(x, n);
     i32x16 top = zero_i32();
     for (std::int64_t d = 0; d < n; d += 16)
@@ -111,9 +114,9 @@ void kv_write(const RowOp& op, std::int64_t row, float* scratch, std::int64_t st
         auto* vd = reinterpret_cast<std::int8_t*>(block + kv.v_bytes);
         auto* scales = reinterpret_cast<std::uint16_t*>(block + 2 * kv.v_bytes);
         for (std::int64_t h = 0; h < kv.heads; h++, k += dim, v += dim) {
-            scales[2 * h * size + at] = write_codes(k, dim, kd + h * dim * size + 2 * at, 2, 2 * size);
+            scales[2 * h * size + at] = write_codes(k, kv.balance ? kv.balance + h * dim : nullptr, dim, kd + h * dim * size + 2 * at, 2, 2 * size);
             scales[(2 * h + 1) * size + at] =
-                write_codes(v, dim, vd + (h * (size / 2) + at / 2) * dim * 2 + at % 2, 1, 2);
+                write_codes(v, nullptr, dim, vd + (h * (size / 2) + at / 2) * dim * 2 + at % 2, 1, 2);
         }
         return;
     }

@@ -147,7 +147,14 @@ KvLayer Executable::Parser::layer(std::size_t& group) {
             kv.dtype,
             static_cast<std::int32_t>(kv.block_size),
             static_cast<std::int32_t>(kv.kv_heads),
-            static_cast<std::int32_t>(kv.head_dim)};
+            static_cast<std::int32_t>(kv.head_dim),
+            nullptr};
+}
+
+const float* Executable::Parser::balance(const KvLayer& kv) {
+    const float* found = optional_vector(std::int64_t{kv.heads} * kv.dim);
+    check_spec(!found || kv.dtype == Dtype::i8, "a balance of keys that are no codes");
+    return found;
 }
 
 const float* Executable::Parser::optional_vector(std::int64_t n) {

@@ -51,6 +51,7 @@ private:
     const float* optional_vector(std::int64_t n);
     LinearWeight matrix();
     KvLayer layer(std::size_t& group);
+    const float* balance(const KvLayer& kv);
 
     // -- ops --
     void add_embed();

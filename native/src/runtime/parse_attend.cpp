@@ -17,6 +17,7 @@ void Executable::Parser::add_attend() {
     const auto scale = static_cast<float>(number()), cap = static_cast<float>(number());
     op.scale = cap > 0 ? scale / cap : scale * kLog2e;
     op.cap = cap > 0 ? cap * kLog2e : 0.0f;
+    op.kv.balance = balance(op.kv);
     op.window = static_cast<std::int32_t>(spec_.kv[group].window);
     check_spec(op.q.dtype == Dtype::f32 || op.q.dtype == Dtype::bf16, "attend: q is f32 or bf16");
     check_spec(op.q.width == op.kv.dim && op.q.heads % op.kv.heads == 0, "attend: heads");

@@ -61,6 +61,7 @@ void Executable::Parser::add_kv_write() {
     op.out = op.a;
     std::size_t group = 0;
     op.kv = layer(group);
+    op.kv.balance = balance(op.kv);
     op.kv_slot = exe_.kv_slot_[group].data();
     check_spec(columns_of(op.a) == std::int64_t{op.kv.heads} * op.kv.dim && columns_of(op.b) == columns_of(op.a),
                "kv_write: width");

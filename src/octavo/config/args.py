@@ -31,7 +31,7 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """How linear layers of a float checkpoint are stored: int8 or int4 in groups of 32. Default: as they are."""
     kv_cache_dtype: Literal["auto", "bfloat16", "float32", "int8"] = "auto"
     """auto: bfloat16, or float32 with --dtype float32. int8: half the memory, a scale per token and KV head;
-    costs 0.1 % of perplexity on SmolLM2, 2.3 % on Qwen2.5-Coder-0.5B (docs/performance.md)."""
+    costs 0.1 % of perplexity or less on the models measured (docs/performance.md)."""
     block_size: Literal[8, 16, 32, 64] = 16
     """Positions in a KV block."""
     max_model_len: int | None = None

@@ -21,7 +21,7 @@ OPS: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     "norm": (("x", "view"), ("out", "view"), ("weight", "weight"), ("eps", "float"), ("per_head", "int")),
     "rope": (("x", "view"), ("out", "view"), ("cos", "weight"), ("sin", "weight"), ("rotary", "int")),
-    "kv_write": (("k", "view"), ("v", "view"), ("group", "int"), ("layer", "int")),
+    "kv_write": (("k", "view"), ("v", "view"), ("group", "int"), ("layer", "int"), ("balance", "weight")),
     "attend": (
         ("q", "view"),
         ("out", "view"),
@@ -29,6 +29,7 @@ OPS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("layer", "int"),
         ("scale", "float"),
         ("softcap", "float"),
+        ("balance", "weight"),
     ),
     "act": (("gate", "view"), ("up", "view"), ("out", "view"), ("fn", "activation")),
     "add": (("a", "view"), ("b", "view"), ("out", "view"), ("scale", "float")),

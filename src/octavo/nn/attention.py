@@ -7,6 +7,7 @@ from msgspec import Struct
 from octavo.nn.build import Build
 from octavo.nn.linear import Linear
 from octavo.nn.norm import RMSNorm
+from octavo.program.balance import Balance
 from octavo.program.ir import View
 from octavo.program.rope import RopeSpec
 
@@ -51,6 +52,10 @@ class Attention:
         self._name = b.name("attend")
         parts = {"q_proj": q, "k_proj": kv, "v_proj": kv}
         self._qkv = Linear(b, width, parts=parts, split="out", bias=shape.bias, fused=shape.fused, careful=True)
+        self._balance: str | None = None
+        if shape.bias and not shape.fused and shape.qk_norm is None:
+            rotary = shape.rope.rotary if shape.rope is not None else 0
+            self._balance = b.builder.key_balance({b.name("k_proj.bias"): kv}, Balance(shape.kv_heads, rotary))
         self._norms: list[RMSNorm] = []
         if shape.qk_norm is not None:
             eps, per_head, offset = shape.qk_norm.eps, shape.qk_norm.per_head, shape.qk_norm.offset
@@ -71,7 +76,15 @@ class Attention:
             q, k = (norm(part) for norm, part in zip(self._norms, (q, k), strict=True))
         if shape.rope is not None:
             q, k = builder.rope(q, shape.rope), builder.rope(k, shape.rope)
-        builder.kv_write(k, v, group=group, layer=layer)
+        builder.kv_write(k, v, group=group, layer=layer, balance=self._balance)
         scale = shape.head_dim**-0.5 if shape.scale is None else shape.scale
-        cap = shape.softcap
-        return self._out(builder.attend(q, group=group, layer=layer, scale=scale, softcap=cap, name=self._name))
+        attended = builder.attend(
+            q,
+            group=group,
+            layer=layer,
+            scale=scale,
+            softcap=shape.softcap,
+            balance=self._balance,
+            name=self._name,
+        )
+        return self._out(attended)

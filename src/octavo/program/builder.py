@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from msgspec.structs import replace
 
+from octavo.program.balance import Balance
 from octavo.program.deal import deal
 from octavo.program.ir import (
     Act,
@@ -90,6 +91,12 @@ class Builder:
         self._declare(Weight(name, "vec", sum(parts.values()), 1, _parts(parts), offset))
         return name
 
+    def key_balance(self, bias: Mapping[str, int], balance: Balance) -> str:
+        """The factors of an int8 cache's keys whose bias the tensors of `bias` hold (name -> elements)."""
+        name = f"{joined_name(list(bias))}.balance"
+        self._declare(Weight(name, "vec", sum(bias.values()), 1, _parts(bias), balance=balance))
+        return name
+
     def rope_tables(self, spec: RopeSpec) -> tuple[str, str]:
         """Names of the cos and sin tables of `spec`; one pair however often it is asked for."""
         base = spec.name
@@ -151,13 +158,23 @@ class Builder:
         cos, sin = self.rope_tables(spec)
         return self._emit(Rope(x, x, cos, sin, spec.rotary))
 
-    def kv_write(self, k: View, v: View, *, group: int, layer: int) -> None:
-        self._ops.append(KVWrite(k, v, group, layer))
+    def kv_write(self, k: View, v: View, *, group: int, layer: int, balance: str | None = None) -> None:
+        self._ops.append(KVWrite(k, v, group, layer, balance))
 
-    def attend(self, q: View, *, group: int, layer: int, scale: float, name: str, softcap: float = 0.0) -> View:
-        """One flat view [T, heads * head_dim]. `softcap` of the scores; 0 for none."""
+    def attend(
+        self,
+        q: View,
+        *,
+        group: int,
+        layer: int,
+        scale: float,
+        name: str,
+        softcap: float = 0.0,
+        balance: str | None = None,
+    ) -> View:
+        """One flat view [T, heads * head_dim]. `softcap` of the scores; 0 for none. `balance` as kv_write's."""
         out = self.buffer(name, q.columns)
-        self._ops.append(Attend(q, out.split(q.heads), group, layer, scale, softcap))
+        self._ops.append(Attend(q, out.split(q.heads), group, layer, scale, softcap, balance))
         return out
 
     def act(self, gate: View, up: View, *, name: str, fn: str = "silu") -> View:

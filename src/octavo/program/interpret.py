@@ -133,7 +133,7 @@ def _load(placed: PlacedWeight, tensors: Mapping[str, SourceTensor], progress: C
         if progress is not None:
             progress(data.nbytes)
     if weight.kind == "vec":
-        return out[:, 0].copy()
+        return out[:, 0].copy() if weight.balance is None else weight.balance.of(out[:, 0])
     return out if weight.experts == 1 else out.reshape(weight.experts, weight.n, weight.k)
 
 
@@ -215,10 +215,15 @@ class OpRunner:
         block = batch.tables[op.group][seq, batch.pos // size].astype(np.int64)
         slots = np.where(block > 0, block * size + batch.pos % size, -1)  # the null block takes nothing
         k, v = (self._store.read(view, len(batch.token)) for view in (op.k, op.v))
+        if op.balance is not None:
+            k = k / self._numbers[op.balance].reshape(k.shape[1:])
         attention.kv_write(self._kv[op.group][op.layer], k, v, slots)
 
     def _attend(self, op: Attend, batch: Batch) -> None:
         q = self._store.read(op.q, len(batch.token))
+        if op.balance is not None:
+            factors = self._numbers[op.balance].reshape(-1, q.shape[2])
+            q = q * np.repeat(factors, q.shape[1] // len(factors), axis=0)
         out = np.empty_like(q)
         cache, window = self._kv[op.group][op.layer], self._spec.kv[op.group].window
         for b in range(batch.num_seqs):

@@ -18,6 +18,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from octavo.program.balance import Balance
 from octavo.program.ops import ACTIVATIONS as ACTIVATIONS
 from octavo.program.ops import OUTPUTS as OUTPUTS
 from octavo.program.ops import Act as Act
@@ -97,6 +98,8 @@ class Weight(Struct, frozen=True):
     parts: tuple[Part, ...] = ()
     offset: float = 0.0
     """Added to every element of a vec at load: norms that checkpoints store as w and compute as 1 + w."""
+    balance: Balance | None = None
+    """Makes the vec out of what its parts hold: the factors of an int8 cache's keys."""
     table: tuple[RopeSpec, str] | None = None
     """(rope, "cos" or "sin")."""
     lookup: bool = False
@@ -214,10 +217,13 @@ class Program(Struct, frozen=True):
             case KVWrite(k=k, v=v, group=g, layer=layer):
                 shape = (self.groups[g].kv_heads, self.groups[g].head_dim)
                 ok = (k.heads, k.width) == (v.heads, v.width) == shape and 0 <= layer < self.groups[g].layers
+                ok = ok and (op.balance is None or self.weights[op.balance].n == k.columns)
             case Attend(q=q, out=out, group=g, layer=layer, scale=scale):
                 ok = (q.heads, q.width) == (out.heads, out.width) and q.width == self.groups[g].head_dim
                 ok = ok and q.heads % self.groups[g].kv_heads == 0 and 0 <= layer < self.groups[g].layers
                 ok = ok and math.isfinite(scale) and math.isfinite(op.softcap) and op.softcap >= 0
+                columns = self.groups[g].kv_heads * q.width
+                ok = ok and (op.balance is None or self.weights[op.balance].n == columns)
             case Act(gate=a, up=b, out=out, fn=fn):
                 ok = a.columns == b.columns == out.columns and fn in ACTIVATIONS
             case Add(a=a, b=b, out=out):

@@ -34,6 +34,7 @@ from octavo.program.ir import (
     ExpertLinear,
     Head,
     Host,
+    KVWrite,
     Linear,
     Op,
     Program,
@@ -67,6 +68,8 @@ def lower(
         _merge_ropes(work)
     _choose_dtypes(work, formats, backend)
     _prune(work, program.logits)
+    if kv_dtype != "int8":
+        work.ops = [(_unbalanced(op), s) for op, s in work.ops]
     host = sorted({op.kind for op, _ in work.ops if op.kind not in backend.kinds})
     ops: list[Op] = [op if op.kind in backend.kinds else Host(op) for op, _ in work.ops]
     segments = _segments(program, [s for _, s in work.ops])
@@ -89,6 +92,11 @@ def lower(
         logits=renamed[program.logits],
         notes=tuple(f"{kind}: not in the {backend.name} backend; the reference computes it (slow)" for kind in host),
     )
+
+
+def _unbalanced(op: DeviceOp) -> DeviceOp:
+    """Keys that are numbers, not codes, each have a scale of their own."""
+    return replace(op, balance=None) if isinstance(op, KVWrite | Attend) and op.balance else op
 
 
 # -- fusions ----------------------------------------------------------------------------------------------------------

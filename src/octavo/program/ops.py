@@ -108,6 +108,8 @@ class KVWrite(Struct, frozen=True):
     v: View
     group: int
     layer: int
+    balance: str | None = None
+    """What an int8 cache divides k by (program/balance.py); attend multiplies q with the same."""
 
 
 class Attend(Struct, frozen=True):
@@ -124,6 +126,8 @@ class Attend(Struct, frozen=True):
     layer: int
     scale: float
     softcap: float = 0.0
+    balance: str | None = None
+    """Factors of q where the cache is int8, as KVWrite's."""
 
 
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
@@ -285,7 +289,7 @@ def writes(op: Op) -> list[View]:
 def weights_of(op: Op) -> list[str]:
     """Names of the weights the op reads."""
     op = inner(op)
-    names = [getattr(op, field, None) for field in ("weight", "bias", "cos", "sin")]
+    names = [getattr(op, field, None) for field in ("weight", "bias", "cos", "sin", "balance")]
     return [name for name in names if name is not None]
 
 

@@ -105,6 +105,8 @@ def _vector(placed: PlacedWeight, tensors: Mapping[str, Tensor], dst: Any) -> No
         dst[at : at + part.rows] = dense_weight("f32", tensor.source, tensor.read(), part.rows, 1).reshape(-1)
         dst[at : at + part.rows] += np.float32(placed.weight.offset)
         at += part.rows
+    if placed.weight.balance is not None:
+        dst[:at] = placed.weight.balance.of(dst[:at])
 
 
 def place(spec: ExecutableSpec) -> tuple[dict[str, int], int]:
