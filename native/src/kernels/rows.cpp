@@ -114,7 +114,8 @@ void kv_write(const RowOp& op, std::int64_t row, float* scratch, std::int64_t st
         auto* vd = reinterpret_cast<std::int8_t*>(block + kv.v_bytes);
         auto* scales = reinterpret_cast<std::uint16_t*>(block + 2 * kv.v_bytes);
         for (std::int64_t h = 0; h < kv.heads; h++, k += dim, v += dim) {
-            scales[2 * h * size + at] = write_codes(k, kv.balance ? kv.balance + h * dim : nullptr, dim, kd + h * dim * size + 2 * at, 2, 2 * size);
+            scales[2 * h * size + at] = write_codes(k, kv.balance ? kv.balance + h * dim : nullptr, dim,
+                                                    kd + h * dim * size + 2 * at, 2, 2 * size);
             scales[(2 * h + 1) * size + at] =
                 write_codes(v, nullptr, dim, vd + (h * (size / 2) + at / 2) * dim * 2 + at % 2, 1, 2);
         }
