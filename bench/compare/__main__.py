@@ -18,8 +18,8 @@ from bench.compare.openvino import OpenVino
 from bench.compare.vllm import Vllm
 from octavo.errors import OctavoError
 
-LOADS = ("W1", "W2", "W3", "W4", "W5", "rates", "batches")
-USUAL = LOADS[:5]
+LOADS = ("W1", "W2", "W3", "W4", "W5", "quality", "rates", "batches")
+USUAL = LOADS[:6]
 HELP = """Octavo and its rivals under the same loads, on the same cores, in the same hour.
 
 Engines take turns; each repetition starts a fresh server, reads the machine's memory bandwidth before and after, and
@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
     _model_flags(run.add_argument_group("the model"))
     _engine_flags(run.add_argument_group("the engines"))
     what = run.add_argument_group("what is measured")
-    what.add_argument("--loads", default=",".join(USUAL), help=f"of {', '.join(LOADS)} (default: W1 to W5)")
+    what.add_argument("--loads", default=",".join(USUAL), help=f"of {', '.join(LOADS)} (default: W1 to W5 and quality)")
     what.add_argument("--reps", type=int, default=3, help="fresh servers of each engine (default: 3)")
     table = commands.add_parser("table", help="print what was measured as Markdown, with verdicts")
     table.set_defaults(do=print_table)

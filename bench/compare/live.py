@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bench.compare.curves import batches, rates
 from bench.compare.engine import Engine, Model, said
+from bench.compare.quality import quality, windows
 from bench.compare.records import Session
 from bench.compare.runner import REFERENCE_SHARE
 from bench.load import WORKLOADS, Workload, measure, w5
@@ -37,6 +38,8 @@ class Live:
         self, engine: Engine, model: Model, loads: Sequence[str], *, rep: int, capacity: float | None
     ) -> Session:
         table: dict[str, Workload] = WORKLOADS | {"batches": batches}
+        if "quality" in loads:
+            table["quality"] = partial(quality, prompts=windows(engine.weights(model)))
         if capacity:
             table["W5"] = partial(w5, rate=REFERENCE_SHARE * capacity)
             table["rates"] = partial(rates, capacity=capacity)

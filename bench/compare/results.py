@@ -29,10 +29,8 @@ def results(folder: Path) -> list[Result]:
     found = []
     for about in sorted(folder.glob("*/about.json")):
         told = json.loads(about.read_text())
-        kept = about.with_name("perplexity.json")
-        perplexities = json.loads(kept.read_text()) if kept.exists() else {}
         if runs := records(about.parent):
-            found.append(Result(about.parent.name, lines(runs, perplexities), BY_SIZE[told["size"]]))
+            found.append(Result(about.parent.name, lines(runs), BY_SIZE[told["size"]]))
     return found
 
 

@@ -13,8 +13,8 @@ from bench.compare.engine import Engine, Model
 from bench.compare.records import Figures, Record, Session, path_of, read
 from octavo.errors import OctavoError
 
-ONCE = ("rates", "batches")
-"""Curves: long, and drawn from the first repetition alone."""
+ONCE = ("quality", "rates", "batches")
+"""What repeats without a clock, and the curves, drawn from the first repetition alone."""
 ARRIVALS = ("W5", "rates")
 """Need an arrival rate."""
 REFERENCE_SHARE = 0.7

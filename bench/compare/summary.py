@@ -43,19 +43,18 @@ class Line:
     """start_seconds, pss_mib; bandwidth in GB/s; for Octavo decode_s and prefill_s, its Program's least times."""
     notes: list[str] = field(default_factory=list)
     """What speaks against its figures: void, disturbed and failed runs."""
-    perplexity: float | None = None
 
     def get(self, load: str, figure: str) -> Spread | None:
         return self.figures.get(load, {}).get(figure)
 
 
-def lines(records: Sequence[Record], perplexities: dict[str, float] | None = None) -> list[Line]:
+def lines(records: Sequence[Record]) -> list[Line]:
     """One line an engine, in order of first appearance."""
     names = dict.fromkeys(r.engine for r in records)
-    return [_line([r for r in records if r.engine == name], (perplexities or {}).get(name)) for name in names]
+    return [_line([r for r in records if r.engine == name]) for name in names]
 
 
-def _line(runs: Sequence[Record], perplexity: float | None) -> Line:
+def _line(runs: Sequence[Record]) -> Line:
     loads = dict.fromkeys(load for r in runs for load in r.figures)
     figures: dict[str, dict[str, Spread]] = {}
     for load in loads:
@@ -71,9 +70,7 @@ def _line(runs: Sequence[Record], perplexity: float | None) -> Line:
         samples.setdefault("bandwidth", []).extend(readings)
     last = runs[-1]
     facts = {key: Spread.of(values) for key, values in samples.items() if values}
-    return Line(
-        last.engine, last.model, last.version, last.weights, last.caveat, figures, facts, _notes(runs), perplexity
-    )
+    return Line(last.engine, last.model, last.version, last.weights, last.caveat, figures, facts, _notes(runs))
 
 
 def _notes(runs: Sequence[Record]) -> list[str]:

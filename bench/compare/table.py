@@ -46,6 +46,7 @@ def _cells(line: Line) -> list[str]:
         pair = line.get(load, first), line.get(load, second)
         return " / ".join(number(p.median) for p in pair if p) or "–"
 
+    perplexity = line.get("quality", "perplexity")
     ttft, cold, warm = line.get("W2", "ttft_p50_s"), line.get("W4", "seconds"), line.get("W4warm", "seconds")
     return [
         line.engine,
@@ -59,7 +60,7 @@ def _cells(line: Line) -> list[str]:
         two("W5", "itl_p99_ms", "itl_max_ms"),
         _fact(line.facts.get("start_seconds")),
         _fact(line.facts.get("pss_mib")),
-        f"{line.perplexity:.3f}" if line.perplexity else "–",
+        f"{perplexity.median:.3f}" if perplexity else "–",
     ]
 
 

@@ -64,6 +64,21 @@ class _Event(Struct):
 _event = msgspec.json.Decoder(_Event)
 
 
+class _Scores(Struct):
+    token_logprobs: list[float | None]
+
+
+class _ScoredChoice(Struct):
+    logprobs: _Scores | None = None
+
+
+class _Scored(Struct):
+    choices: list[_ScoredChoice]
+
+
+_scored = msgspec.json.Decoder(_Scored)
+
+
 class Client:
     """Sends asks to one model of one server."""
 
@@ -118,6 +133,24 @@ class Client:
             ask.out,
             error or None,
         )
+
+    async def score(self, ids: list[int]) -> list[float] | None:
+        """The log-probability of each token of a prompt but the first; None where the server does not tell them.
+
+        By `echo` and `logprobs` of /v1/completions. Raises OctavoError where it refuses.
+        """
+        body = {"model": self._model, "prompt": ids, "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 1}
+        async with self._session.post(self._url + COMPLETIONS, data=msgspec.json.encode(body)) as response:
+            raw = await response.read()
+            if response.status != 200:
+                raise OctavoError(f"HTTP {response.status}: {_words(raw)}")
+        try:
+            scores = _scored.decode(raw).choices[0].logprobs
+        except (msgspec.DecodeError, IndexError):  # another shape: scores of what was sampled, if any
+            return None
+        found = scores.token_logprobs[1 : len(ids)] if scores is not None else []
+        told = [score for score in found if score is not None]
+        return told if len(told) == len(ids) - 1 else None
 
     async def first_model(self) -> str:
         """The first name of GET /v1/models. Raises EngineDead where nobody answers."""

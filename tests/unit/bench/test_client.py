@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 import pytest
 
@@ -42,8 +43,15 @@ def refuses(status: int, body: object) -> Handler:
     return handle
 
 
-def asked(handler: Handler, ask: Ask, *, endpoint: str = COMPLETIONS) -> tuple[Answer, Sequence[object]]:
-    async def main() -> tuple[Answer, Sequence[object]]:
+T = TypeVar("T")
+
+
+def with_client(
+    handler: Handler, use: Callable[[Client], Awaitable[T]], *, endpoint: str = COMPLETIONS
+) -> tuple[T, Sequence[object]]:
+    """What `use` gives of a client of a server that answers with `handler`, and the bodies it was sent."""
+
+    async def main() -> tuple[T, Sequence[object]]:
         app = web.Application()
         app[BODIES] = []
         app.router.add_post(endpoint, handler)
@@ -56,11 +64,15 @@ def asked(handler: Handler, ask: Ask, *, endpoint: str = COMPLETIONS) -> tuple[A
             async with session(api_key="k", timeout=20) as http:
                 name = await Client(http, url, "").first_model()
                 client = Client(http, url, name, endpoint=endpoint, options={"ignore_eos": True})
-                return await client.ask(ask), app[BODIES]
+                return await use(client), app[BODIES]
         finally:
             await runner.cleanup()
 
     return asyncio.run(main())
+
+
+def asked(handler: Handler, ask: Ask, *, endpoint: str = COMPLETIONS) -> tuple[Answer, Sequence[object]]:
+    return with_client(handler, lambda client: client.ask(ask), endpoint=endpoint)
 
 
 def text(value: str | None, finish: str | None = None) -> dict[str, object]:
@@ -162,3 +174,20 @@ def test_not_an_openai_server() -> None:
 
     with pytest.raises(OctavoError, match="not an OpenAI-compatible"):
         asyncio.run(main())
+
+
+def test_scores_of_a_prompt() -> None:
+    """Of all tokens but the first; None from servers that score nothing, or only what they sampled."""
+
+    def scored(body: object, status: int = 200) -> list[float] | None:
+        return with_client(refuses(status, body), lambda client: client.score([5, 6, 7]))[0]
+
+    def choice(logprobs: object) -> dict[str, object]:
+        return {"choices": [{"text": "", "logprobs": logprobs}]}
+
+    assert scored(choice({"token_logprobs": [None, -1.5, -0.25, -9.0]})) == [-1.5, -0.25]
+    assert scored(choice({"token_logprobs": [-9.0]})) is None
+    assert scored(choice({"content": [{"logprob": -9.0}]})) is None
+    assert scored(choice(None)) is None
+    with pytest.raises(OctavoError, match="HTTP 400: no echo here"):
+        scored({"error": {"message": "no echo here"}}, 400)

@@ -53,6 +53,8 @@ class Fake:
 
 
 def figures(load: str, value: float) -> dict[str, float]:
+    if load == "quality":
+        return {"perplexity": value, "tokens": 3000.0}
     keys = {"W1": "out_tok_s", "W2": "decode_tok_s", "W3": "prefill_tok_s", "W5cap": "capacity_req_s"}
     if load == "W5":
         return {"itl_p99_ms": value, "itl_max_ms": 2 * value}
@@ -261,10 +263,9 @@ def test_accept_reads_the_latest_records(tmp_path: Path) -> None:
 
 
 def test_perplexity_stands_beside_speed(tmp_path: Path) -> None:
-    compare(tmp_path, 100, 39, loads=["W1"])
-    (tmp_path / "smol" / "perplexity.json").write_text('{"octavo": 7.25}')
+    compare(tmp_path, 100.25, 39, loads=["W1", "quality"])
     (found,) = results(tmp_path)
-    assert "| 7.250 |" in markdown(found.lines, found.targets)
+    assert "| 100.250 |" in markdown(found.lines, found.targets)
 
 
 def test_numbers_have_no_exponents() -> None:
