@@ -62,7 +62,8 @@ def busy_seconds() -> float:
 
 
 def favoured() -> None:
-    """Raised priority where that is allowed, since other work on the machine is not the figure."""
+    """Raised priority where that is allowed, for this process and those it starts: other work on the machine is not the
+    figure, but server and client must be equals, or one starves the other."""
     try:
         os.nice(-10)
     except OSError:

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.machine import favoured
 from octavo.bench.process import free_port as free_port
 from octavo.bench.process import running
 
@@ -70,5 +69,5 @@ def serve(
 
     The prompt is ids, not text: the same for every engine.
     """
-    with running(command, port=port, model=model, prompt=list(prompt), env=env, in_child=favoured) as server:
+    with running(command, port=port, model=model, prompt=list(prompt), env=env) as server:
         yield Server(server.url, server.pid, model, server.start_seconds, server.log)

@@ -121,6 +121,7 @@ def run_engines(args: argparse.Namespace) -> int:
     """Measure, then print the table."""
     from bench.compare.live import Live
     from bench.compare.runner import Runner
+    from bench.machine import favoured
 
     # Else a killed comparison leaves its server behind, which then falsifies whatever is measured next.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -129,6 +130,7 @@ def run_engines(args: argparse.Namespace) -> int:
         raise SystemExit(f"--loads: got {unknown[0]!r}, allowed: {', '.join(LOADS)}")
     if args.reps < 1:
         raise SystemExit(f"--reps: got {args.reps}, allowed: 1 or more")
+    favoured()
     model = Model(name=args.name, gguf=args.gguf, directory=args.directory, w8a8=args.w8a8)
     folder = args.out / args.name
     folder.mkdir(parents=True, exist_ok=True)

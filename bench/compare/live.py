@@ -16,7 +16,7 @@ from bench.compare.quality import quality, windows
 from bench.compare.records import Session
 from bench.compare.runner import REFERENCE_SHARE
 from bench.load import WORKLOADS, Workload, measure, w5
-from bench.machine import bandwidth, favoured, foreign_share, pss_mib
+from bench.machine import bandwidth, foreign_share, pss_mib
 from octavo.bench.process import free_port, running
 
 HWBW = Path(__file__).resolve().parents[1] / "hwbw.c"
@@ -46,9 +46,7 @@ class Live:
         before = _gb_s()
         port = free_port()
         command, env = engine.command(model, port), os.environ | engine.environment()
-        with running(
-            command, port=port, model="m", prompt=PROMPT, env=env, in_child=favoured, ready_timeout=PATIENCE
-        ) as server:
+        with running(command, port=port, model="m", prompt=PROMPT, env=env, ready_timeout=PATIENCE) as server:
             with foreign_share(server.pid) as share:
                 figures = asyncio.run(measure(server.url, "m", loads, rep=rep, table=table))
             memory, start = pss_mib(server.pid), server.start_seconds

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -46,13 +46,11 @@ def running(
     model: str,
     prompt: str | list[int] = "Hi",
     env: dict[str, str] | None = None,
-    in_child: Callable[[], None] | None = None,
     ready_timeout: float = READY_TIMEOUT,
 ) -> Iterator[Running]:
     """Run `command` until a one-token completion of `model` on `port` is answered; stop it at the end.
 
-    Bytecode is kept whatever our own environment says, as an installed package has it. `in_child` runs in the new
-    process (in a session of its own) before the command. Raises EngineDead where the server ends or stays silent for
+    Bytecode is kept whatever our own environment says, as an installed package has it. Raises EngineDead where the server ends or stays silent for
     `ready_timeout` seconds, with the end of its log, and OctavoError where it refuses.
     """
     with tempfile.TemporaryDirectory(prefix="octavo-bench-") as folder:
@@ -65,7 +63,6 @@ def running(
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                preexec_fn=in_child,
                 env={k: v for k, v in (os.environ if env is None else env).items() if k != "PYTHONDONTWRITEBYTECODE"},
             )
         try:
