@@ -50,8 +50,8 @@ def running(
 ) -> Iterator[Running]:
     """Run `command` until a one-token completion of `model` on `port` is answered; stop it at the end.
 
-    Bytecode is kept whatever our own environment says, as an installed package has it. Raises EngineDead where the server ends or stays silent for
-    `ready_timeout` seconds, with the end of its log, and OctavoError where it refuses.
+    Bytecode is kept whatever our own environment says, as an installed package has it. Raises EngineDead where the
+    server ends or stays silent for `ready_timeout` seconds, with the end of its log, and OctavoError where it refuses.
     """
     with tempfile.TemporaryDirectory(prefix="octavo-bench-") as folder:
         log = Path(folder) / "log"
