@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import platform
+import re
+from collections.abc import Collection
 from pathlib import Path
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+NODES = Path("/sys/devices/system/node")
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -31,3 +34,27 @@ def last_level_cache() -> int:
         except (OSError, ValueError, KeyError):
             continue
     return max(sizes)
+
+
+def cpu_list(text: str) -> list[int]:
+    """ "0-3,8" as CPU numbers, in order. Raises ValueError."""
+    cpus: list[int] = []
+    for piece in text.strip().split(","):
+        first, dash, last = piece.strip().partition("-")
+        if not first.isdigit() or (dash and (not last.isdigit() or int(last) < int(first))):
+            raise ValueError(f"got {text!r}, allowed: numbers and ranges, as in 0-3,8")
+        cpus += range(int(first), int(last or first) + 1)
+    return cpus
+
+
+def memory_nodes(cpus: Collection[int], *, nodes: Path = NODES) -> list[int]:
+    """The NUMA nodes that `cpus` are of; [] where the system does not say."""
+    found = []
+    for path in nodes.glob("node*/cpulist"):
+        try:
+            of_node = cpu_list(path.read_text())
+        except (OSError, ValueError):
+            continue  # a node of memory alone has an empty list
+        if not set(of_node).isdisjoint(cpus):
+            found.append(int(re.sub(r"\D", "", path.parent.name)))
+    return sorted(found)

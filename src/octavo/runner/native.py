@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -11,12 +13,16 @@ import numpy as np
 from octavo.config.args import EngineArgs
 from octavo.errors import ConfigError
 from octavo.kernels import native
+from octavo.kernels.machine import cpu_list
 from octavo.kernels.reference.weights import dense_weight
+from octavo.kernels.start_notes import start_notes
 from octavo.program.executable import ExecutableSpec, PlacedWeight
 from octavo.program.rope import RopeSpec
 from octavo.runner.matrices import Work, pieces, work_off
 from octavo.runner.runner import Backend
 from octavo.weights.checkpoint import Checkpoint, Tensor
+
+log = logging.getLogger(__name__)
 
 ALIGN = 64
 """Bytes; every weight starts on a cache line."""
@@ -128,7 +134,11 @@ def load(
     progress: Callable[[float], None],
 ) -> tuple[Backend, str, int]:
     """A `Load` (runner/loader.py)."""
-    team = native.make_team(threads=args.threads, cpus=parse_cpus(args.cpus))
+    cpus = parse_cpus(args.cpus)
+    team = native.make_team(threads=args.threads, cpus=cpus)
+    log.info("kernels: %s, threads: %d", native.isa(), team.threads)
+    for note in start_notes(cpus or sorted(os.sched_getaffinity(0))):
+        log.warning("%s", note)
     backend = NativeBackend(spec, team, num_blocks=num_blocks)
     total = max(1, sum(t.nbytes for t in checkpoint.tensors.values()))
     done = 0
@@ -147,10 +157,7 @@ def parse_cpus(text: str | None) -> list[int] | None:
     """ "0-3,8" as a list of CPU numbers. Raises ConfigError."""
     if text is None:
         return None
-    cpus: list[int] = []
-    for piece in text.split(","):
-        first, dash, last = piece.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()) or (dash and int(last) < int(first)):
-            raise ConfigError(f"--cpus: got {text!r}, allowed: numbers and ranges, as in 0-3,8")
-        cpus += range(int(first), int(last or first) + 1)
-    return cpus
+    try:
+        return cpu_list(text)
+    except ValueError as error:
+        raise ConfigError(f"--cpus: {error}") from None

@@ -1,0 +1,53 @@
+"""What the operating system says of the processor, and what a user is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from octavo.kernels.machine import cpu_list, memory_nodes
+
+
+@pytest.fixture
+def two_sockets(tmp_path: Path) -> Path:
+    """Two nodes of four CPUs, one of memory alone, and what else lies there."""
+    for name, text in (("node0", "0-1,4-5\n"), ("node10", "2-3,6-7\n"), ("node2", "\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "cpulist").write_text(text)
+    (tmp_path / "online").write_text("0,2,10\n")
+    return tmp_path
+
+
+def test_cpu_lists() -> None:
+    assert cpu_list("0-3,8\n") == [0, 1, 2, 3, 8]
+    for bad in ("", "a", "3-1", "1-", "-1"):
+        with pytest.raises(ValueError, match="numbers and ranges"):
+            cpu_list(bad)
+
+
+@pytest.mark.parametrize(("cpus", "nodes"), [([0, 5], [0]), ([1, 2], [0, 10]), (range(8), [0, 10]), ([99], [])])
+def test_nodes_of_cpus(cpus: Sequence[int], nodes: list[int], two_sockets: Path) -> None:
+    assert memory_nodes(cpus, nodes=two_sockets) == nodes
+    assert memory_nodes(cpus, nodes=two_sockets / "absent") == []
+
+
+def test_two_sockets_are_told_of(two_sockets: Path) -> None:
+    notes = pytest.importorskip("octavo.kernels.start_notes", reason="the native module is not built")
+    assert not [n for n in notes.start_notes([0, 4], nodes=two_sockets) if "NUMA" in n]
+    (told,) = [n for n in notes.start_notes(range(8), nodes=two_sockets) if "NUMA" in n]
+    assert "2 NUMA nodes (0, 10)" in told
+    assert "--cpunodebind=0 --membind=0" in told
+
+
+def test_plain_kernels_and_other_rounding_are_told_of(two_sockets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = pytest.importorskip("octavo.kernels.start_notes", reason="the native module is not built")
+    monkeypatch.setattr(notes.native, "isas", lambda: ["scalar"])
+    (told,) = notes.start_notes([0], nodes=two_sockets)
+    assert "no tuned kernels" in told
+    monkeypatch.undo()
+    reason = "vdpbf16ps of this CPU is not two ordered FMAs: the variant would give other bits"
+    monkeypatch.setattr(notes.native, "isa_note", lambda name: reason)
+    (told,) = notes.start_notes([0], nodes=two_sockets)
+    assert told.startswith("avx512bf16 is not used") and told.endswith(reason)
