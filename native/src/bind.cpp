@@ -373,5 +373,6 @@ NB_MODULE(_native, m) {
                  for (const auto& t : self.get().timings()) out.append(nb::make_tuple(t.ops, t.seconds, t.calls));
                  return out;
              })
+        .def_prop_ro("spans_saved", [](PyExecutable& self) { return self.get().spans_saved(); })
         .def("close", &PyExecutable::close);
 }

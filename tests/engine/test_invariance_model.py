@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -161,6 +161,18 @@ def test_batch_of_64(executor: InlineExecutor, requests: list[Request], alone: d
     many = [Request(100 * k + r.seq_id, r.prompt_ids, r.params, arrival=r.arrival) for k in range(4) for r in requests]
     got = run(executor, many, Schedule(budget=512))
     assert {i: got[i] for i in got} == {100 * k + i: a for k in range(4) for i, a in alone.items()}
+
+
+def test_prefixes_that_are_read_once_a_step(executor: InlineExecutor) -> None:
+    """A span of 512 keys in blocks that several share is one item of attention for all of them."""
+    many = [request(i, length=530 + 40 * i, temperature=float(i % 2), shared=528) for i in range(6)]
+    truth: dict[int, Answer] = {}
+    for r in many:
+        truth |= run(executor, [r], Schedule())
+    assert run(executor, many, Schedule(prefix=True, rounds=2, budget=64)) == truth
+    assert run(executor, many, Schedule(prefix=True, budget=2048)) == truth
+    backend: Any = executor.runner.backend
+    assert backend.exe.spans_saved >= 3 * 2  # KV heads x those who need not read it, in the last step
 
 
 def test_one_thread(requests: list[Request], alone: dict[int, Answer]) -> None:

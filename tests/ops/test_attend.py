@@ -5,6 +5,7 @@ The KV arena starts as NaN: a stale number that meets arithmetic shows.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -206,6 +207,72 @@ def test_neighbours(threads: int, dtype: str) -> None:
             assert (got[at : at + count] == alone[done[b] : done[b] + count]).all(), (b, count)
             at, done[b] = at + count, done[b] + count
     net.close()
+
+
+SHARING = [(0, 1024, 1030), (1, 512, 700), (0, 1024, 1100), (1, 512, 513), (0, 512, 900), (0, 1024, 1025), (2, 0, 600)]
+"""(family, tokens that its sequences have in common, length): who is in one family reads the same blocks."""
+
+
+@functools.cache
+def families_and_members(dtype: str) -> tuple[list[Case], list[Case], list[F32]]:
+    """Prefixes, the sequences of SHARING, and the last row that each gets alone (in every variant: test_bits)."""
+    heads = (6, 2, 32)
+    families = [Case(1024, heads, seed=20 + f) for f in range(3)]
+    cases, alone = [], []
+    for b, (family, shared, length) in enumerate(SHARING):
+        case = Case(length, heads, seed=30 + b)
+        for mine, common in zip(_qkv(case), _qkv(families[family]), strict=True):
+            mine[:shared] = common[:shared]
+        net = make_net(case, dtype, softcap=15.0)
+        alone.append(run(net, case, [length - 1, 1])[-1])
+        net.close()
+        cases.append(case)
+    return families, cases, alone
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("block_size", [16, 64])
+def test_sequences_that_share_blocks_are_rows_of_one_item(block_size: int, dtype: str, isa: str) -> None:
+    """And get what each gets alone, bit for bit, in a step with a stranger and a prefill."""
+    families, cases, alone = families_and_members(dtype)
+    heads = (6, 2, 32)
+    for threads in (1, 2) if isa != "scalar" else (2,):
+        net = make_net(Case(1100, heads), dtype, seqs=10, isa=isa, threads=threads, block_size=block_size, softcap=15.0)
+        net.build()
+        net.kv_arena.fill(0xFF)
+        free = np.random.default_rng(7).permutation(np.arange(1, net.kv[0]["num_blocks"])).tolist()
+
+        def compute(case: Case, first: int, last: int, table: list[int], net: Net = net) -> None:
+            if first < last:
+                for buffer, x in enumerate(_qkv(case)):
+                    net.write(buffer, x[first:last])
+                net.forward([last - first], starts=[first], tables=[table])
+
+        known = [[free.pop() for _ in range(1024 // block_size)] for _ in families]
+        for case, table in zip(families, known, strict=True):
+            compute(case, 0, 1024, table)
+        tables = []
+        for case, (family, shared, length) in zip(cases, SHARING, strict=True):
+            own = [free.pop() for _ in range(-(-(length - shared) // block_size))]
+            tables.append([*known[family][: shared // block_size], *own])
+            compute(case, shared, length - 1, tables[-1])
+        newcomer = Case(40, heads, seed=50)
+        for buffer, xs in enumerate(zip(*(_qkv(case) for case in cases), strict=True)):
+            rows = np.concatenate([x[-1:] for x in xs])
+            net.write(buffer, np.concatenate([rows[:3], _qkv(newcomer)[buffer], rows[3:]]))
+        order = [*tables[:3], [free.pop() for _ in range(-(-40 // block_size))], *tables[3:]]
+        starts = [c.length - 1 for c in cases]
+        net.forward([1, 1, 1, 40, 1, 1, 1, 1], starts=[*starts[:3], 0, *starts[3:]], tables=order)
+        got = net.read(3, 47)
+        assert net.exe.spans_saved == 2 * (2 * 2 + 1)  # KV heads x (two spans for two more, one for one more)
+        for b, want in enumerate(alone):
+            assert (got[b if b < 3 else b + 40] == want).all(), (threads, b)
+        net.close()
+
+
+def _qkv(case: Case) -> tuple[F32, F32, F32]:
+    return case.q, case.k, case.v
 
 
 @pytest.mark.parametrize("heads", [(9, 3, 64), (4, 4, 80), (2, 1, 20)])

@@ -65,6 +65,8 @@ public:
     };
     void profile(bool on);
     std::vector<Timing> timings() const;
+    // Spans of keys that a KV head of a layer did not read again in the last step, since sequences shared them.
+    std::int64_t spans_saved() const;
 
 private:
     enum class StageKind { rows, linear, attend, sort, experts };
@@ -94,6 +96,9 @@ private:
         double seconds = 0;
         std::int64_t calls = 0;
     };
+    struct Decode {
+        std::int32_t seq, token;
+    };
     // How the attends of one (KV group, query heads per KV head) divide a step; all layers share it.
     struct AttendPlan {
         std::int32_t group, heads_per_kv;
@@ -103,6 +108,11 @@ private:
         std::vector<AttendSplit> splits;
         std::unique_ptr<std::atomic<std::int32_t>[]> pending;
         std::vector<std::uint32_t> order;
+        // What sequences that decode share: who they are, who is dealt with, the tokens of items with several.
+        std::vector<Decode> decodes, alike;
+        std::vector<std::uint8_t> done;
+        std::vector<std::int32_t> shared;
+        std::int64_t spans_saved = 0;
     };
     // The rows of a step by expert, and the pieces in which they are multiplied. Filled by a sort stage, used by the
     // expert linears behind it.
@@ -126,6 +136,8 @@ private:
     void build_batch(std::int64_t num_seqs);
     void build_tokens(std::int64_t seq, std::int64_t& token);
     void build_plan(AttendPlan& plan, std::int64_t num_seqs);
+    void share_prefixes(AttendPlan& plan, std::int64_t num_seqs, std::int64_t& partial_rows);
+    void add_shared(AttendPlan& plan, std::int32_t spans, std::int64_t& partial_rows);
     static std::int32_t first_key(const AttendPlan& plan, std::int64_t position);
     static double tile_cost(const AttendPlan& plan, std::int64_t rows, std::int64_t position, std::int64_t tokens);
     void add_tile(AttendPlan& plan, const AttendItem& tile, double limit, std::int64_t& partial_rows);

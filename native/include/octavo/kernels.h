@@ -81,18 +81,22 @@ struct AttendOp {
     std::int64_t partial_stride;
 };
 
-// Tokens [token, token + tokens) of one sequence, one KV head, spans [span, span_end).
+// Tokens [token, token + tokens) of one sequence, one KV head, spans [span, span_end). With `rows`, `tokens` sequences
+// whose tables begin alike: the token of each, and `seq` is whoever's table is read.
 struct AttendItem {
     std::int32_t seq, token, tokens, position, kv_head, span, span_end;
-    std::int32_t split;    // index of the split tile, -1: the item has all its spans
-    std::int64_t partial;  // first partial row of this item
+    std::int32_t split;       // index of the split tile, -1: the item has all its spans
+    std::int64_t partial;     // first partial row of this item
+    std::int32_t splits = 1;  // so many split tiles from that one on have a row each in this item
+    const std::int32_t* rows = nullptr;
 };
 
-// All spans of a split tile are done: fold [first_partial + i * tokens * group) for i < parts.
+// All spans of a split tile are done: fold the tokens * group rows from first_partial + i * part_rows on, i < parts.
 struct AttendSplit {
     AttendItem whole;
     std::int64_t first_partial;
     std::int32_t parts;
+    std::int64_t part_rows;
 };
 
 constexpr std::int64_t kVocabPiece = 1024;

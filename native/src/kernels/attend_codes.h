@@ -48,7 +48,7 @@ void pack_query_codes(const Item& c) {
         const std::int32_t high = c.rows - r0 < kCodeRows ? c.rows - r0 : kCodeRows;
         for (std::int32_t i = 0; i < high; i++) {
             const std::int32_t r = r0 + i, head = c.it->kv_head * op.group + r % op.group;
-            const std::uint8_t* row = row_of(op.q, c.it->token + r / op.group);
+            const std::uint8_t* row = row_of(op.q, token_of(*c.it, r / op.group));
             load_columns(row, op.q.dtype, op.q.offset + head * op.q.stride, dim, temp);
             if (const float* balance = op.kv.balance)
                 for (std::int32_t d = 0; d < dim; d++) temp[d] *= balance[c.it->kv_head * dim + d];

@@ -90,6 +90,11 @@ OCTAVO_INLINE int first_value(const Item& c) {
     return kBf16 ? c.from & ~1 : c.from;
 }
 
+// The token whose query is the i-th of an item.
+OCTAVO_INLINE std::int32_t token_of(const AttendItem& it, std::int32_t i) {
+    return it.rows ? it.rows[i] : it.token + i;
+}
+
 // Calls f with a compile-time row count.
 template <int MR, class F>
 OCTAVO_INLINE void with_rows(int n, F&& f) {
@@ -113,7 +118,7 @@ void pack_queries(const Item& c) {
         const std::int32_t high = c.rows - r0 < tile ? c.rows - r0 : tile;
         for (std::int32_t i = 0; i < high; i++) {
             const std::int32_t r = r0 + i, head = c.it->kv_head * op.group + r % op.group;
-            const std::uint8_t* row = row_of(op.q, c.it->token + r / op.group);
+            const std::uint8_t* row = row_of(op.q, token_of(*c.it, r / op.group));
             load_columns(row, op.q.dtype, op.q.offset + head * op.q.stride, static_cast<std::int32_t>(dim), temp);
             if constexpr (keeps_pairs<kBf16, kDirect>()) {
                 auto* q = reinterpret_cast<std::uint16_t*>(c.mem.q) + r0 * dim;

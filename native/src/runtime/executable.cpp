@@ -3,7 +3,6 @@
 #include <time.h>
 
 #include <algorithm>
-#include <numeric>
 #include <stdexcept>
 
 namespace octavo {
@@ -87,90 +86,6 @@ void Executable::build_tokens(std::int64_t seq, std::int64_t& token) {
     token += count;
 }
 
-// -- attention's items
-// --------------------------------------------------------------------------------------------------
-
-// Tiles of query rows per KV head, longest first; a tile whose cost exceeds a thread's share is split by spans. Which
-// way is free: partials fold in the order of spans whoever made them.
-void Executable::build_plan(AttendPlan& plan, std::int64_t num_seqs) {
-    plan.items.clear();
-    plan.cost.clear();
-    plan.splits.clear();
-    const auto heads = static_cast<std::int32_t>(kv_[static_cast<std::size_t>(plan.group)].kv_heads);
-    const std::int32_t tile = std::max(1, kItemRows / plan.heads_per_kv);
-    plan.window = kv_[static_cast<std::size_t>(plan.group)].window;
-    double total = 0;
-    for (std::int64_t b = 0; b < num_seqs; b++) {
-        const auto i = static_cast<std::size_t>(b);
-        total += tile_cost(plan, std::int64_t{inputs_.count[i]} * plan.heads_per_kv * heads, inputs_.start[i],
-                           inputs_.count[i]);
-    }
-    const double limit = total / (3.0 * team_->threads());
-    std::int32_t token = 0;
-    std::int64_t partial_rows = 0;
-    for (std::int64_t b = 0; b < num_seqs; b++) {
-        const std::int32_t count = inputs_.count[static_cast<std::size_t>(b)],
-                           start = inputs_.start[static_cast<std::size_t>(b)];
-        for (std::int32_t first = 0; first < count; first += tile) {
-            const std::int32_t tokens = std::min(tile, count - first);
-            for (std::int32_t h = 0; h < heads; h++) {
-                const std::int32_t position = start + first, seen = first_key(plan, position) / kSpanKeys;
-                const std::int32_t spans = static_cast<std::int32_t>(ceil_div(position + tokens, kSpanKeys));
-                add_tile(plan, {static_cast<std::int32_t>(b), token + first, tokens, position, h, seen, spans, -1, 0},
-                         limit, partial_rows);
-            }
-        }
-        token += count;
-    }
-    plan.order.resize(plan.items.size());
-    std::iota(plan.order.begin(), plan.order.end(), 0u);
-    const auto [low, high] = std::minmax_element(plan.cost.begin(), plan.cost.end());
-    if (*high > 1.2 * *low)
-        std::stable_sort(plan.order.begin(), plan.order.end(),
-                         [&](std::uint32_t a, std::uint32_t b) { return plan.cost[a] > plan.cost[b]; });
-    if (!plan.pending) {
-        plan.pending = std::make_unique<std::atomic<std::int32_t>[]>(static_cast<std::size_t>(max_partial_rows_));
-    }
-    for (std::size_t i = 0; i < plan.splits.size(); i++)
-        plan.pending[i].store(plan.splits[i].parts, std::memory_order_relaxed);
-}
-
-// The first key that a position sees.
-std::int32_t Executable::first_key(const AttendPlan& plan, std::int64_t position) {
-    return plan.window > 0 ? static_cast<std::int32_t>(std::max<std::int64_t>(0, position - plan.window + 1)) : 0;
-}
-
-// Keys seen, and what a tile costs anyway, over the query rows at [position, position + tokens).
-double Executable::tile_cost(const AttendPlan& plan, std::int64_t rows, std::int64_t position, std::int64_t tokens) {
-    const double middle = double(position) + 0.5 * double(tokens);
-    return double(rows) * (middle - first_key(plan, static_cast<std::int64_t>(middle)) + 64);
-}
-
-void Executable::add_tile(AttendPlan& plan, const AttendItem& tile, double limit, std::int64_t& partial_rows) {
-    const std::int64_t rows = std::int64_t{tile.tokens} * plan.heads_per_kv;
-    const double cost = tile_cost(plan, rows, tile.position, tile.tokens);
-    const std::int32_t spans = tile.span_end - tile.span;
-    if (team_->threads() == 1 || spans < 2 || cost <= limit || partial_rows + rows * spans > max_partial_rows_) {
-        plan.items.push_back(tile);
-        plan.cost.push_back(cost);
-        return;
-    }
-    const auto split = static_cast<std::int32_t>(plan.splits.size());
-    plan.splits.push_back({tile, partial_rows, spans});
-    for (std::int32_t s = tile.span; s < tile.span_end; s++) {
-        AttendItem part = tile;
-        part.span = s;
-        part.span_end = s + 1;
-        part.split = split;
-        part.partial = partial_rows;
-        partial_rows += rows;
-        plan.items.push_back(part);
-        const std::int32_t first = std::max(s * kSpanKeys, first_key(plan, tile.position));
-        const std::int32_t last = std::min((s + 1) * kSpanKeys, tile.position + tile.tokens);
-        plan.cost.push_back(double(rows) * (last - first + 64));
-    }
-}
-
 // -- running
 // ------------------------------------------------------------------------------------------------------------
 
@@ -226,11 +141,13 @@ void Executable::run_attend(const Stage& stage, std::int64_t index, int thread) 
     const AttendItem* then = after < plan.order.size() ? &plan.items[plan.order[after]] : nullptr;
     kernels_.attend(stage.attend, item, then, scratch);
     if (item.split < 0) return;
-    // Who finishes last folds, and readies the count for the next layer.
-    const auto split = static_cast<std::size_t>(item.split);
-    if (plan.pending[split].fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-    plan.pending[split].store(plan.splits[split].parts, std::memory_order_relaxed);
-    kernels_.attend_fold(stage.attend, plan.splits[split], scratch);
+    for (std::int32_t i = 0; i < item.splits; i++) {
+        // Who finishes last folds, and readies the count for the next layer.
+        const auto split = static_cast<std::size_t>(item.split + i);
+        if (plan.pending[split].fetch_sub(1, std::memory_order_acq_rel) != 1) continue;
+        plan.pending[split].store(plan.splits[split].parts, std::memory_order_relaxed);
+        kernels_.attend_fold(stage.attend, plan.splits[split], scratch);
+    }
 }
 
 void Executable::run_stage(Stage& stage, Counter& counter, int thread) {

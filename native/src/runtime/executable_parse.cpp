@@ -250,7 +250,7 @@ void Executable::Parser::place_extra() {
     exe_.scratch_bytes_ = (std::max(exe_.scratch_bytes_, row_scratch) + 4096 + 4095) / 4096 * 4096;
     exe_.scratch_ = std::make_unique<Arena>(static_cast<std::size_t>(exe_.scratch_bytes_ * threads));
     exe_.extra_ = std::make_unique<Arena>(static_cast<std::size_t>(extra_bytes_ + 64), extra_bytes_ > (2 << 20));
-    exe_.max_partial_rows_ = 8192;
+    exe_.max_partial_rows_ = 32768;
     exe_.partials_ =
         std::make_unique<Arena>(static_cast<std::size_t>(4 * exe_.max_partial_rows_ * partial_stride_), false);
     for (Stage& s : exe_.stages_) {

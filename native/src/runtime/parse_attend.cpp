@@ -51,6 +51,7 @@ std::int32_t Executable::Parser::plan_for(std::int32_t group, std::int32_t heads
     AttendPlan plan{};
     plan.group = group;
     plan.heads_per_kv = heads_per_kv;
+    plan.shared.reserve(static_cast<std::size_t>(spec_.limits.max_seqs));  // items point into it
     exe_.plans_.push_back(std::move(plan));
     return static_cast<std::int32_t>(exe_.plans_.size() - 1);
 }
