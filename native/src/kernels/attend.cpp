@@ -377,8 +377,7 @@ void attend_fold(const AttendOp& op, const AttendSplit& split, std::uint8_t* scr
     const Memory mem = carve(scratch, z);
     const std::int32_t rows = split.whole.tokens * op.group;
     for (std::int32_t part = 0; part < split.parts; part++) {
-        const float* in =
-            op.partials + (split.first_partial + part * split.part_rows) * op.partial_stride;
+        const float* in = op.partials + (split.first_partial + part * split.part_rows) * op.partial_stride;
         for (std::int32_t r = 0; r < rows; r++) {
             mem.m[r] = in[r * op.partial_stride + z.width];
             mem.l[r] = in[r * op.partial_stride + z.width + 1];
