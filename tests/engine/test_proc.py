@@ -52,7 +52,7 @@ def test_start_serve_stop() -> None:
     assert client.poll(0.05) is None
     began = time.monotonic()
     client.close()
-    assert time.monotonic() - began < 2.0 and gone(client.pid) and sockets() == before
+    assert time.monotonic() - began < 20.0 and gone(client.pid) and sockets() == before
     client.close()
     with pytest.raises(EngineDead, match="closed"):
         client.add([])
