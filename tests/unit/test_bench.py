@@ -92,6 +92,15 @@ def test_every_promise_names_tests_in_places_that_exist_or_says_so() -> None:
     assert missing == []
 
 
+def test_promises_name_tests_that_are_there() -> None:
+    """A test that gets another name must not take its promise along."""
+    for promise in promises.promises(ROOT / "bench" / "promises.toml"):
+        for test in promise.tests:
+            path, _, name = test.partition("::")
+            assert (ROOT / path).exists(), test
+            assert not name or f"def {name}" in (ROOT / path).read_text(), test
+
+
 def test_reports_are_matched_to_promises(tmp_path: Path) -> None:
     report = tmp_path / "r.xml"
     report.write_text(
