@@ -246,6 +246,19 @@ def test_a_cancelled_start_ends_the_engine() -> None:
     assert sockets() == before
 
 
+def test_who_finds_the_socket_closed_hears_why() -> None:
+    """Between the end of the engine's socket and that of its process: a send fails, and the reason is still to come."""
+
+    async def test(llm: AsyncLLM) -> None:
+        llm._client._socket.send(b"junk")
+        await asyncio.sleep(0)
+        with pytest.raises(EngineDead, match=r"DecodeError|ValidationError|Expected"):
+            while True:  # from the moment it dies until it is known to be dead
+                llm._client.add([])
+
+    with_async(test)
+
+
 def test_an_error_of_the_engine_itself_is_its_last_word() -> None:
     async def test(llm: AsyncLLM) -> None:
         # What no front half would say: the process must not hang on it, and must tell why it ended.

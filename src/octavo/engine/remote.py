@@ -52,6 +52,7 @@ class ProcClient:
         self._spawned, self._process = spawned, spawned.process
         self._context = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.PAIR)
+        self._socket.setsockopt(zmq.SNDHWM, 0)  # the queue is bounded by --max-queue; a send fails for one reason only
         self._socket.set_hwm(0)  # what is open bounds what is queued: one message a step, and the intake's limit
         self._socket.linger = 0
         self._socket.bind(spawned.address)
@@ -198,7 +199,7 @@ class ProcClient:
         try:
             self._socket.send(encode(message), zmq.NOBLOCK)
         except zmq.ZMQError as error:
-            raise EngineDead(f"the engine cannot be reached: {error}") from error
+            raise self._unreachable(error) from error
         if self._loop is not None:
             self._loop.call_soon(self._drain)
 
@@ -225,6 +226,19 @@ class ProcClient:
                 self._last_words = message.message
                 return None
         raise EngineDead(f"the engine answered out of turn: {type(message).__name__}")
+
+    def _unreachable(self, error: zmq.ZMQError) -> EngineDead:
+        """Its end of the socket is gone: it is about to end, and may have said why."""
+        try:
+            self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            return EngineDead(f"the engine cannot be reached: {error}")
+        if self._loop is not None:
+            self._drain()
+        else:
+            while self._socket.poll(50):
+                self._outputs(decode_up(self._socket.recv()))
+        return self._death()
 
     def _death(self) -> EngineDead:
         code = self._process.poll()
