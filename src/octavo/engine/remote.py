@@ -52,7 +52,6 @@ class ProcClient:
         self._spawned, self._process = spawned, spawned.process
         self._context = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.PAIR)
-        self._socket.setsockopt(zmq.SNDHWM, 0)  # the queue is bounded by --max-queue; a send fails for one reason only
         self._socket.set_hwm(0)  # what is open bounds what is queued: one message a step, and the intake's limit
         self._socket.linger = 0
         self._socket.bind(spawned.address)
