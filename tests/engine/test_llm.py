@@ -64,7 +64,7 @@ def test_stream_joins_to_generate(llm: LLM) -> None:
 def test_dropping_a_stream_leaves_nothing(llm: LLM) -> None:
     stream = llm.stream("abc", SamplingParams(max_tokens=1000, ignore_eos=True, temperature=0, n=3))
     next(stream)
-    stream.close()  # type: ignore[attr-defined]
+    stream.close()
     stats = llm.stats()
     assert (stats.running, stats.waiting, stats.blocks_used) == (0, 0, 0)
 

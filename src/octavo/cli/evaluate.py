@@ -18,6 +18,7 @@ from octavo.errors import OctavoError
 
 if TYPE_CHECKING:
     from octavo.llm import LLM
+    from octavo.text.tokenizer import Tokenizer
 
 LEAST = 3
 """A window shorter than this (BOS counted) is left out: it scores next to nothing."""
@@ -89,9 +90,7 @@ def perplexity(llm: LLM, text: str, *, window: int = 1024) -> Score:
     from octavo.types import SamplingParams
 
     params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, ignore_eos=True)
-    tokenizer = llm.tokenizer
-    bos = [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []
-    prompts = list(windows(tokenizer.encode(text, add_bos=False), window, bos))
+    prompts = prompts_of(llm.tokenizer, text, window=window)
     nll, tokens = 0.0, 0
     for output in llm.generate(prompts, params, use_tqdm=sys.stderr.isatty()):
         if output.outputs[0].error or output.prompt_logprobs is None:
@@ -100,6 +99,12 @@ def perplexity(llm: LLM, text: str, *, window: int = 1024) -> Score:
         nll -= sum(entry.chosen.logprob for entry in scored)
         tokens += len(scored)
     return Score(nll, tokens)
+
+
+def prompts_of(tokenizer: Tokenizer, text: str, *, window: int) -> list[list[int]]:
+    """The windows of `text` as ids, each with BOS before it where the model wants one."""
+    bos = [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []
+    return list(windows(tokenizer.encode(text, add_bos=False), window, bos))
 
 
 def windows(ids: Sequence[int], window: int, bos: list[int]) -> Iterator[list[int]]:

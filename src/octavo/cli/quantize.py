@@ -19,8 +19,8 @@ from octavo.cli.errors import OK, UsageError
 from octavo.cli.flags import parse
 from octavo.cli.spec import Positional, Spec
 
-TEXT = "perplexity.txt"
-"""The bundled text, beside this file."""
+TEXT = Path(__file__).with_name("perplexity.txt")
+"""The bundled text."""
 
 
 class QuantizeFlags(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ def run(argv: list[str]) -> int:
     flags: QuantizeFlags = parsed[QuantizeFlags]
     out = Path(flags.out)
     _check_out(out, force=flags.force)
-    text = None if flags.no_eval else Path(flags.text or Path(__file__).with_name(TEXT)).read_text(encoding="utf-8")
+    text = None if flags.no_eval else Path(flags.text or TEXT).read_text(encoding="utf-8")
     from octavo.llm.progress import LoadingBar
     from octavo.weights.source import resolve_model
 

@@ -40,6 +40,8 @@ from octavo.types import Request
 
 log = get_logger(__name__)
 
+IN_FLIGHT = 50
+"""Milliseconds that a message of a process that has ended may still need between zmq's threads."""
 DRAIN = 64
 """Messages handled in one turn of the event loop."""
 
@@ -208,8 +210,7 @@ class ProcClient:
         if self._socket in ready:
             return decode_up(self._socket.recv())
         if self._pidfd in ready:
-            # What it sent before dying may still be in flight between zmq's threads.
-            if self._socket.poll(50):
+            if self._socket.poll(IN_FLIGHT):
                 return decode_up(self._socket.recv())
             raise self._death()
         return None
@@ -232,20 +233,25 @@ class ProcClient:
             self._process.wait(1.0)
         except subprocess.TimeoutExpired:
             return EngineDead(f"the engine cannot be reached: {error}")
-        if self._loop is not None:
-            self._drain()
-        else:
-            while self._socket.poll(50):
-                self._outputs(decode_up(self._socket.recv()))
         return self._death()
 
     def _death(self) -> EngineDead:
         code = self._process.poll()
         if code is None:  # the pidfd fires a moment before the exit status can be collected
             code = self._process.wait()
+        if self._last_words is None:
+            self._last_words = self._hear_last_words()
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         words = f": {self._last_words}" if self._last_words else ""
         return EngineDead(f"the engine has died ({how}){words}")
+
+    def _hear_last_words(self) -> str:
+        """What is still in flight when the process has ended, answers and why it did; "" if it did not say."""
+        if self._loop is not None:
+            self._drain()
+        while not self._last_words and self._socket.poll(IN_FLIGHT):
+            self._outputs(decode_up(self._socket.recv()))
+        return self._last_words or ""
 
     def _kill(self) -> None:
         self._closed = True

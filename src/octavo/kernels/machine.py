@@ -14,14 +14,24 @@ UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 def cpu_name() -> str:
     """The processor's name, else its architecture."""
+    return _cpuinfo("model name", "Model") or platform.machine()
+
+
+def cpu_flags() -> set[str]:
+    """What the processor says it can do, in Linux's names; empty where the system does not tell."""
+    return set(_cpuinfo("flags").split())
+
+
+def _cpuinfo(*names: str) -> str:
+    """The first CPU's entry of one of these names, "" for none."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             for line in file:
-                if line.startswith(("model name", "Model")):
+                if line.startswith(names):
                     return line.partition(":")[2].strip()
     except OSError:
         pass
-    return platform.machine()
+    return ""
 
 
 def last_level_cache() -> int:

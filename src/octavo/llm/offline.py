@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
@@ -116,8 +116,8 @@ class LLM:
         sampling_params: SamplingParams | None = None,
         *,
         parse_special: bool = False,
-    ) -> Iterator[RequestOutput]:
-        """The answer as it grows: cumulative outputs with deltas, the last one finished. Dropping it aborts."""
+    ) -> Generator[RequestOutput, None, None]:
+        """The answer as it grows: cumulative outputs with deltas, the last one finished. Dropping or closing aborts."""
         params = self._params(sampling_params, 1)[0]
         state = self._admit(prompt, params, priority=0, parse_special=parse_special)
         return self._stream(state)
@@ -228,7 +228,7 @@ class LLM:
         finally:
             self._abort(states)  # nothing to abort unless we leave by an error or Ctrl-C
 
-    def _stream(self, state: RequestState) -> Iterator[RequestOutput]:
+    def _stream(self, state: RequestState) -> Generator[RequestOutput, None, None]:
         try:
             taken = -1
             while True:
