@@ -281,6 +281,14 @@ NB_MODULE(_native, m) {
             },
             "offset"_a, "nbytes"_a)
         .def(
+            "bind",
+            [](Arena& a, std::size_t offset, std::size_t nbytes, const std::vector<int>& nodes) {
+                need(offset <= a.size() && nbytes <= a.size() - offset, "Arena.bind: beyond the arena");
+                need(!nodes.empty(), "Arena.bind: no node");
+                return a.bind(offset, nbytes, nodes);
+            },
+            "offset"_a, "nbytes"_a, "nodes"_a)
+        .def(
             "view",
             [](nb::handle self, std::size_t offset, std::size_t nbytes) {
                 auto& a = nb::cast<Arena&>(self);
@@ -290,8 +298,8 @@ NB_MODULE(_native, m) {
             "offset"_a, "nbytes"_a);
 
     nb::class_<Team>(m, "Team")
-        .def(nb::init<int, std::vector<int>, bool>(), "threads"_a, "cpus"_a = std::vector<int>(),
-             "pin_caller"_a = false)
+        .def(nb::init<int, const std::vector<std::vector<int>>&>(), "threads"_a,
+             "cpus"_a = std::vector<std::vector<int>>())
         .def_prop_ro("threads", &Team::threads)
         .def("close", &Team::close, nb::call_guard<nb::gil_scoped_release>());
 

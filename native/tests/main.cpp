@@ -1,6 +1,9 @@
 // The op tests in C++, for sanitizers, qemu and cross builds: a small transformer layer with awkward sizes, its
 // feed-forward once dense and once a mixture of experts, run whole, in chunks, on one thread and three, on every
 // variant that this CPU has. Everything must give scalar's bits.
+#include <sched.h>
+
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +16,7 @@
 #include "octavo/arena.h"
 #include "octavo/cpu.h"
 #include "octavo/executable.h"
+#include "octavo/homes.h"
 #include "octavo/pack.h"
 #include "octavo/sampler.h"
 #include "octavo/team.h"
@@ -114,7 +118,7 @@ public:
     // The logits' bits after the prompt went in in chunks, then the token sampled from them.
     std::vector<std::uint32_t> run(const Kernels& kernels, int threads, const std::vector<int>& chunks) {
         std::memset(kv_.data(), 0xff, kv_.size());
-        auto team = std::make_shared<Team>(threads, std::vector<int>());
+        auto team = std::make_shared<Team>(threads);
         auto exe = std::make_shared<Executable>(team, spec_, kernels);
         Sampler sampler(exe);
         Inputs& in = exe->inputs();
@@ -192,6 +196,34 @@ std::vector<int> chunks_of(int total, int size) {
     return out;
 }
 
+// Each item of each work is done once, by however many threads and however late some come.
+int check_homes() {
+    int failures = 0;
+    for (const int threads : {1, 2, 3, 7}) {
+        Team team(threads);
+        Homes homes(2, threads);
+        for (const std::int64_t items : {0, 1, 2, 5, 64, 1000}) {
+            for (const bool dealt : {false, true}) {
+                std::vector<std::atomic<int>> times(static_cast<std::size_t>(items));
+                std::atomic<std::int64_t> did{0};
+                homes.reset(1);
+                team.run([&](int thread) {
+                    did += homes.each(1, items, dealt, thread, [&](std::int64_t item) {
+                        times[static_cast<std::size_t>(item)]++;
+                        if (item % 5 == 0) sched_yield();
+                    });
+                });
+                bool once = did == items;
+                for (const auto& t : times) once = once && t == 1;
+                if (once) continue;
+                failures++;
+                std::printf("FAILED homes: %d threads, %lld items\n", threads, static_cast<long long>(items));
+            }
+        }
+    }
+    return failures;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -204,7 +236,7 @@ int main(int argc, char** argv) {
     // Positions: across 128 and 512 unless told otherwise (an emulated CPU takes minutes for that).
     const int total = argc > 1 ? std::atoi(argv[1]) : 560;
     if (total < 8 || total > 600) return std::printf("usage: octavo_tests [positions, 8 to 600]\n"), 2;
-    int failures = 0;
+    int failures = check_homes();
     for (const Sizes& z : all) {
         Model model(z);
         const auto want = model.run(*kernels_of("scalar"), 1, {total});

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace octavo {
 
@@ -19,6 +20,10 @@ public:
     std::size_t resident() const;
     // Gives the whole pages inside [offset, offset + nbytes) back; they read as zero afterwards.
     void release(std::size_t offset, std::size_t nbytes);
+    // Says where pages of [offset, offset + nbytes) that are not touched yet shall lie: on one NUMA node while it has
+    // room, or on several in turn. From the page of `offset` on, up to the last one that is whole. An errno, 0 for
+    // success.
+    int bind(std::size_t offset, std::size_t nbytes, const std::vector<int>& nodes);
 
 private:
     std::uint8_t* data_ = nullptr;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "octavo/arena.h"
+#include "octavo/homes.h"
 #include "octavo/kernels.h"
 #include "octavo/spec.h"
 #include "octavo/team.h"
@@ -126,8 +127,7 @@ private:
         std::vector<Unit> units;
     };
     struct alignas(64) Counter {
-        std::atomic<std::int64_t> next{0};
-        std::atomic<std::int64_t> done{0};
+        std::atomic<std::int64_t> value{0};
     };
 
     class Parser;
@@ -142,7 +142,8 @@ private:
     static double tile_cost(const AttendPlan& plan, std::int64_t rows, std::int64_t position, std::int64_t tokens);
     void add_tile(AttendPlan& plan, const AttendItem& tile, double limit, std::int64_t& partial_rows);
     void prepare(Stage& stage);
-    void run_stage(Stage& stage, Counter& counter, int thread);
+    void run_stage(std::size_t index, int thread);
+    void run_item(const Stage& stage, std::int64_t item, int thread);
     void run_linear(const Stage& stage, std::int64_t item, int thread);
     void run_attend(const Stage& stage, std::int64_t item, int thread);
     void sort_rows(const Stage& stage);
@@ -156,7 +157,8 @@ private:
     std::vector<KvSpec> kv_;
     std::map<std::string, std::pair<std::size_t, std::size_t>> segments_;  // in stages
     std::vector<Stage> stages_;
-    std::unique_ptr<Counter[]> counters_;
+    std::unique_ptr<Homes> homes_;     // a work a stage
+    std::unique_ptr<Counter[]> done_;  // items of each stage
     std::vector<std::unique_ptr<LinearWeight>> embeds_;
     std::vector<AttendPlan> plans_;
     std::vector<ExpertPlan> expert_plans_;

@@ -18,8 +18,8 @@ namespace octavo {
 
 class Team {
 public:
-    // `cpus` empty: nobody is pinned. Else thread i > 0 runs on cpus[i % size], thread 0 only where pin_caller.
-    Team(int threads, std::vector<int> cpus, bool pin_caller = false);
+    // Thread i > 0 runs on the CPUs cpus[i], on any where there are none. The caller, thread 0, stays as it is.
+    explicit Team(int threads, const std::vector<std::vector<int>>& cpus = {});
     ~Team();
     Team(const Team&) = delete;
     Team& operator=(const Team&) = delete;
@@ -60,7 +60,7 @@ private:
     struct alignas(64) Padded {
         std::atomic<std::uint32_t> value{0};
     };
-    void worker(int thread, int cpu);
+    void worker(int thread, const std::vector<int>& cpus);
     void guarded(int thread);
     void fail(const char* what);
 

@@ -1,10 +1,13 @@
 #include "octavo/arena.h"
 
+#include <linux/mempolicy.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
+#include <cerrno>
 #include <new>
-#include <vector>
 
 namespace octavo {
 namespace {
@@ -41,6 +44,21 @@ void Arena::release(std::size_t offset, std::size_t nbytes) {
     const std::size_t first = (offset + page - 1) / page * page;
     const std::size_t last = (offset + nbytes) / page * page;
     if (last > first) (void)madvise(data_ + first, last - first, MADV_DONTNEED);
+}
+
+int Arena::bind(std::size_t offset, std::size_t nbytes, const std::vector<int>& nodes) {
+    constexpr std::size_t kNodes = 1024, kBits = 8 * sizeof(unsigned long);
+    std::array<unsigned long, kNodes / kBits> mask{};
+    for (const int node : nodes) {
+        if (node < 0 || node >= static_cast<int>(kNodes)) return EINVAL;
+        mask[static_cast<std::size_t>(node) / kBits] |= 1ul << static_cast<std::size_t>(node) % kBits;
+    }
+    const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    const std::size_t first = offset / page * page, last = (offset + nbytes) / page * page;
+    if (last <= first) return 0;
+    // The call wants one bit more than the mask has. No wrapper in libc, and libnuma is a library more to install.
+    const long mode = nodes.size() == 1 ? MPOL_PREFERRED : MPOL_INTERLEAVE;
+    return syscall(SYS_mbind, data_ + first, last - first, mode, mask.data(), kNodes + 1, 0u) == 0 ? 0 : errno;
 }
 
 }  // namespace octavo

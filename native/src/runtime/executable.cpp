@@ -121,12 +121,11 @@ void Executable::prepare(Stage& stage) {
 }
 
 void Executable::run_linear(const Stage& stage, std::int64_t item, int thread) {
-    const std::int64_t pieces = ceil_div(stage.linear.panels, stage.piece);
     LinearTask task = stage.linear.task;
-    const std::int64_t n = task.row1;
-    task.row0 = item / pieces * stage.linear.row_block;
+    const std::int64_t n = task.row1, blocks = ceil_div(n, stage.linear.row_block);
+    task.row0 = item % blocks * stage.linear.row_block;
     task.row1 = std::min(n, task.row0 + stage.linear.row_block);
-    task.panel0 = item % pieces * stage.piece;
+    task.panel0 = item / blocks * stage.piece;
     task.panel1 = std::min(stage.linear.panels, task.panel0 + stage.piece);
     task.scratch = scratch_->data() + thread * scratch_bytes_;
     kernels_.linear_panels(task);
@@ -136,7 +135,7 @@ void Executable::run_attend(const Stage& stage, std::int64_t index, int thread) 
     AttendPlan& plan = plans_[static_cast<std::size_t>(stage.plan)];
     const AttendItem& item = plan.items[plan.order[static_cast<std::size_t>(index)]];
     std::uint8_t* scratch = scratch_->data() + thread * scratch_bytes_;
-    // Each thread takes every so-manieth item, more or less; a wrong guess only fetches for another thread.
+    // The next item of this home; where that was emptied by others, a wrong guess only fetches for nobody.
     const std::size_t after = static_cast<std::size_t>(index + team_->threads());
     const AttendItem* then = after < plan.order.size() ? &plan.items[plan.order[after]] : nullptr;
     kernels_.attend(stage.attend, item, then, scratch);
@@ -150,27 +149,29 @@ void Executable::run_attend(const Stage& stage, std::int64_t index, int thread) 
     }
 }
 
-void Executable::run_stage(Stage& stage, Counter& counter, int thread) {
-    std::int64_t did = 0;
-    for (;;) {
-        const std::int64_t item = counter.next.fetch_add(1, std::memory_order_relaxed);
-        if (item >= stage.items) break;
-        did++;
-        switch (stage.kind) {
-            case StageKind::rows: {
-                const std::int64_t n = rows_of(stage);
-                const std::int64_t first = item * stage.piece, last = std::min(n, first + stage.piece);
-                auto* scratch = reinterpret_cast<float*>(scratch_->data() + thread * scratch_bytes_);
-                for (const RowOp& op : stage.rows) kernels_.rows(op, first, last, scratch);
-                break;
-            }
-            case StageKind::linear: run_linear(stage, item, thread); break;
-            case StageKind::attend: run_attend(stage, item, thread); break;
-            case StageKind::sort: sort_rows(stage); break;
-            case StageKind::experts: run_experts(stage, item, thread); break;
+void Executable::run_item(const Stage& stage, std::int64_t item, int thread) {
+    switch (stage.kind) {
+        case StageKind::rows: {
+            const std::int64_t n = rows_of(stage);
+            const std::int64_t first = item * stage.piece, last = std::min(n, first + stage.piece);
+            auto* scratch = reinterpret_cast<float*>(scratch_->data() + thread * scratch_bytes_);
+            for (const RowOp& op : stage.rows) kernels_.rows(op, first, last, scratch);
+            break;
         }
+        case StageKind::linear: run_linear(stage, item, thread); break;
+        case StageKind::attend: run_attend(stage, item, thread); break;
+        case StageKind::sort: sort_rows(stage); break;
+        case StageKind::experts: run_experts(stage, item, thread); break;
     }
-    if (did != 0) counter.done.fetch_add(did, std::memory_order_acq_rel);
+}
+
+void Executable::run_stage(std::size_t index, int thread) {
+    const Stage& stage = stages_[index];
+    // An attend's items come in order of their cost.
+    const bool dealt = stage.kind == StageKind::attend;
+    const std::int64_t did =
+        homes_->each(index, stage.items, dealt, thread, [&](std::int64_t item) { run_item(stage, item, thread); });
+    if (did != 0) done_[index].value.fetch_add(did, std::memory_order_acq_rel);
 }
 
 void Executable::run(std::int64_t num_seqs, std::size_t first, std::size_t end) {
@@ -178,16 +179,16 @@ void Executable::run(std::int64_t num_seqs, std::size_t first, std::size_t end) 
     for (AttendPlan& plan : plans_) build_plan(plan, num_seqs);
     for (std::size_t i = first; i < end; i++) {
         prepare(stages_[i]);
-        counters_[i].next.store(0, std::memory_order_relaxed);
-        counters_[i].done.store(0, std::memory_order_relaxed);
+        homes_->reset(i);
+        done_[i].value.store(0, std::memory_order_relaxed);
     }
     auto body = [&](int thread) {
         for (std::size_t i = first; i < end; i++) {
             Stage& stage = stages_[i];
             if (stage.items == 0) continue;
             const double began = profile_ && thread == 0 ? wall_seconds() : 0.0;
-            run_stage(stage, counters_[i], thread);
-            if (!team_->wait_until(counters_[i].done, stage.items)) return;
+            run_stage(i, thread);
+            if (!team_->wait_until(done_[i].value, stage.items)) return;
             if (profile_ && thread == 0) {
                 stage.seconds += wall_seconds() - began;
                 stage.calls++;

@@ -241,7 +241,8 @@ void Executable::Parser::find_segments() {
                    "a segment");
         exe_.segments_[name] = {stage_at(range.first), stage_at(range.second)};
     }
-    exe_.counters_ = std::make_unique<Counter[]>(stages.size());
+    exe_.homes_ = std::make_unique<Homes>(stages.size(), exe_.team_->threads());
+    exe_.done_ = std::make_unique<Counter[]>(stages.size());
 }
 
 void Executable::Parser::place_extra() {

@@ -23,11 +23,11 @@ inline void relax() {
 #endif
 }
 
-void pin(int cpu) {
+void pin(const std::vector<int>& cpus) {
     cpu_set_t set;
     CPU_ZERO(&set);
-    CPU_SET(static_cast<unsigned>(cpu), &set);
-    // A refusal (the CPU left the affinity mask) only costs speed.
+    for (const int cpu : cpus) CPU_SET(static_cast<unsigned>(cpu), &set);
+    // A refusal (the CPUs left the affinity mask) only costs speed.
     (void)pthread_setaffinity_np(pthread_self(), sizeof set, &set);
 }
 
@@ -43,15 +43,17 @@ constexpr auto kSpin = std::chrono::microseconds(1000);
 
 }  // namespace
 
-Team::Team(int threads, std::vector<int> cpus, bool pin_caller) : threads_(threads) {
+Team::Team(int threads, const std::vector<std::vector<int>>& cpus) : threads_(threads) {
     if (threads < 1 || threads > 1024) throw std::invalid_argument("threads: allowed: 1 to 1024");
-    for (int cpu : cpus)
-        if (cpu < 0 || cpu >= CPU_SETSIZE) throw std::invalid_argument("cpus: no such CPU");
-    if (pin_caller && !cpus.empty()) pin(cpus[0]);
+    if (!cpus.empty() && cpus.size() != static_cast<std::size_t>(threads))
+        throw std::invalid_argument("cpus: allowed: none, or a list for each thread");
+    for (const auto& of_thread : cpus)
+        for (const int cpu : of_thread)
+            if (cpu < 0 || cpu >= CPU_SETSIZE) throw std::invalid_argument("cpus: no such CPU");
     try {
         for (int i = 1; i < threads; i++)
             workers_.emplace_back(&Team::worker, this, i,
-                                  cpus.empty() ? -1 : cpus[static_cast<std::size_t>(i) % cpus.size()]);
+                                  cpus.empty() ? std::vector<int>{} : cpus[static_cast<std::size_t>(i)]);
     } catch (...) {
         close();
         throw;
@@ -70,8 +72,8 @@ void Team::close() {
     workers_.clear();
 }
 
-void Team::worker(int thread, int cpu) {
-    if (cpu >= 0) pin(cpu);
+void Team::worker(int thread, const std::vector<int>& cpus) {
+    if (!cpus.empty()) pin(cpus);
     FlushDenormals flush;
     std::uint32_t seen = 0;
     for (;;) {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Collection
 from pathlib import Path
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -57,14 +56,13 @@ def cpu_list(text: str) -> list[int]:
     return cpus
 
 
-def memory_nodes(cpus: Collection[int], *, nodes: Path = NODES) -> list[int]:
-    """The NUMA nodes that `cpus` are of; [] where the system does not say."""
-    found = []
+def nodes_of(*, nodes: Path = NODES) -> dict[int, int]:
+    """CPU -> its NUMA node; {} where the system does not say."""
+    found: dict[int, int] = {}
     for path in nodes.glob("node*/cpulist"):
         try:
-            of_node = cpu_list(path.read_text())
+            cpus = cpu_list(path.read_text())
         except (OSError, ValueError):
             continue  # a node of memory alone has an empty list
-        if not set(of_node).isdisjoint(cpus):
-            found.append(int(re.sub(r"\D", "", path.parent.name)))
-    return sorted(found)
+        found |= dict.fromkeys(cpus, int(re.sub(r"\D", "", path.parent.name)))
+    return found

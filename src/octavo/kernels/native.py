@@ -24,6 +24,8 @@ from octavo._native import row_bytes as row_bytes
 from octavo._native import set_isa as set_isa
 from octavo._native import unpack_rows as unpack_rows
 from octavo.errors import ConfigError
+from octavo.kernels.machine import nodes_of
+from octavo.kernels.seats import Seat, seats
 
 _CPU = Path("/sys/devices/system/cpu")
 
@@ -72,11 +74,10 @@ def default_threads() -> int:
     return max(1, cores if quota is None else min(cores, int(quota)))
 
 
-def make_team(*, threads: int | None = None, cpus: Sequence[int] | None = None) -> Team:
-    """The kernel team; the caller of a step is its thread 0.
+def team_seats(*, threads: int | None = None, cpus: Sequence[int] | None = None) -> list[Seat]:
+    """Where a team's threads sit. `cpus` pins every thread but the caller's, each to one.
 
-    `cpus` pins every thread but the caller's; without it nobody is pinned, so that a front end on the same cores finds
-    room. Raises ConfigError for a CPU outside the affinity mask or a senseless count.
+    Raises ConfigError for a CPU outside the affinity mask or a senseless count.
     """
     allowed = sorted(os.sched_getaffinity(0))
     for cpu in cpus or ():
@@ -86,7 +87,17 @@ def make_team(*, threads: int | None = None, cpus: Sequence[int] | None = None) 
         threads = len(cpus) if cpus else default_threads()
     if not 1 <= threads <= 1024:
         raise ConfigError(f"--threads: got {threads}, allowed: 1 to 1024")
-    return Team(threads, list(cpus or ()), False)
+    return seats(threads, cpus or physical_cores(allowed), pinned=bool(cpus), of_node=nodes_of())
+
+
+def team_on(taken: Sequence[Seat]) -> Team:
+    """The kernel team; the caller of a step is its thread 0, and stays on the CPUs it has."""
+    return Team(len(taken), [list(seat.cpus) for seat in taken])
+
+
+def make_team(*, threads: int | None = None, cpus: Sequence[int] | None = None) -> Team:
+    """A team on the seats of `team_seats`."""
+    return team_on(team_seats(threads=threads, cpus=cpus))
 
 
 use_environment(os.environ.get("OCTAVO_ISA"))

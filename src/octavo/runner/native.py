@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -17,8 +16,10 @@ from octavo.kernels.machine import cpu_list
 from octavo.kernels.reference.weights import dense_weight
 from octavo.kernels.start_notes import start_notes
 from octavo.program.executable import ExecutableSpec, PlacedWeight
+from octavo.program.ops import Head, Linear
 from octavo.program.rope import RopeSpec
 from octavo.runner.matrices import Work, pieces, work_off
+from octavo.runner.nodes import Span, spread
 from octavo.runner.runner import Backend
 from octavo.weights.checkpoint import Checkpoint, Tensor
 
@@ -33,8 +34,8 @@ ROPE_ROWS = 4096
 class NativeBackend:
     """The Executable with what it runs on: `Backend`, and `close` gives threads and memory back at once."""
 
-    def __init__(self, spec: ExecutableSpec, team: Any, *, num_blocks: int) -> None:
-        """Reserves address space; pages are touched as they are first used."""
+    def __init__(self, spec: ExecutableSpec, team: Any, *, num_blocks: int, nodes: Sequence[int] = (0,)) -> None:
+        """Reserves address space; pages are touched as they are first used. `nodes`: the NUMA node of each thread."""
         self._team = team
         self._spec = spec
         self.offsets, total = place(spec)
@@ -42,6 +43,12 @@ class NativeBackend:
         self._kv = native.Arena(spec.block_bytes * num_blocks)
         self._activations = native.Arena(max(spec.arena_bytes, ALIGN))
         self._num_blocks = num_blocks
+        if len(spanned := sorted(set(nodes))) > 1:
+            names = ", ".join(map(str, spanned))
+            if refused := spread(self.weights, _spans(spec, self.offsets), self._kv, nodes):
+                log.warning("weights and KV cache are not placed on the NUMA nodes %s: %s", names, refused)
+            else:
+                log.info("weights and KV cache are placed on the NUMA nodes %s, beside the threads there", names)
         self.exe: Any = None
 
     def pack(self, tensors: Mapping[str, Tensor], *, progress: Callable[[int], None]) -> None:
@@ -115,6 +122,12 @@ def _vector(placed: PlacedWeight, tensors: Mapping[str, Tensor], dst: Any) -> No
         dst[:at] = placed.weight.balance.of(dst[:at])
 
 
+def _spans(spec: ExecutableSpec, offsets: Mapping[str, int]) -> Iterator[Span]:
+    homes = {op.weight for op in spec.ops if isinstance(op, (Linear, Head))}
+    for placed in spec.weights:
+        yield Span(offsets[placed.weight.name], placed.bytes, placed.weight.name in homes)
+
+
 def place(spec: ExecutableSpec) -> tuple[dict[str, int], int]:
     """Offset of every weight in one arena, and its size in bytes."""
     offsets: dict[str, int] = {}
@@ -135,11 +148,12 @@ def load(
 ) -> tuple[Backend, str, int]:
     """A `Load` (runner/loader.py)."""
     cpus = parse_cpus(args.cpus)
-    team = native.make_team(threads=args.threads, cpus=cpus)
+    seats = native.team_seats(threads=args.threads, cpus=cpus)
+    team = native.team_on(seats)
     log.info("kernels: %s, threads: %d", native.isa(), team.threads)
-    for note in start_notes(cpus or sorted(os.sched_getaffinity(0))):
+    for note in start_notes():
         log.warning("%s", note)
-    backend = NativeBackend(spec, team, num_blocks=num_blocks)
+    backend = NativeBackend(spec, team, num_blocks=num_blocks, nodes=[seat.node for seat in seats])
     total = max(1, sum(t.nbytes for t in checkpoint.tensors.values()))
     done = 0
 

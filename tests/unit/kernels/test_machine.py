@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from octavo.kernels.machine import cpu_list, memory_nodes
+from octavo.kernels.machine import cpu_list, nodes_of
 
 
 @pytest.fixture
@@ -27,28 +26,19 @@ def test_cpu_lists() -> None:
             cpu_list(bad)
 
 
-@pytest.mark.parametrize(("cpus", "nodes"), [([0, 5], [0]), ([1, 2], [0, 10]), (range(8), [0, 10]), ([99], [])])
-def test_nodes_of_cpus(cpus: Sequence[int], nodes: list[int], two_sockets: Path) -> None:
-    assert memory_nodes(cpus, nodes=two_sockets) == nodes
-    assert memory_nodes(cpus, nodes=two_sockets / "absent") == []
+def test_nodes_of_cpus(two_sockets: Path) -> None:
+    assert nodes_of(nodes=two_sockets) == {0: 0, 1: 0, 4: 0, 5: 0, 2: 10, 3: 10, 6: 10, 7: 10}
+    assert nodes_of(nodes=two_sockets / "absent") == {}
 
 
-def test_two_sockets_are_told_of(two_sockets: Path) -> None:
-    notes = pytest.importorskip("octavo.kernels.start_notes", reason="the native module is not built")
-    assert not [n for n in notes.start_notes([0, 4], nodes=two_sockets) if "NUMA" in n]
-    (told,) = [n for n in notes.start_notes(range(8), nodes=two_sockets) if "NUMA" in n]
-    assert "2 NUMA nodes (0, 10)" in told
-    assert "--cpunodebind=0 --membind=0" in told
-
-
-def test_plain_kernels_and_other_rounding_are_told_of(two_sockets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_kernels_and_other_rounding_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     notes = pytest.importorskip("octavo.kernels.start_notes", reason="the native module is not built")
     monkeypatch.setattr(notes.native, "isas", lambda: ["scalar"])
-    (told,) = notes.start_notes([0], nodes=two_sockets)
+    (told,) = notes.start_notes()
     assert "no tuned kernels" in told
     monkeypatch.undo()
     reason = "vdpbf16ps of this CPU is not two ordered FMAs: the variant would give other bits"
     monkeypatch.setattr(notes, "cpu_flags", lambda: {"avx512_bf16", "sse2"})
     monkeypatch.setattr(notes.native, "isa_note", lambda name: reason)
-    (told,) = notes.start_notes([0], nodes=two_sockets)
+    (told,) = notes.start_notes()
     assert told == f"the processor has avx512_bf16, but avx512bf16 cannot be used: {reason}"
