@@ -88,7 +88,7 @@ def backend(options: argparse.Namespace) -> NativeBackend:
     spec = lower(program, formats.by_weight, limits, BACKENDS["native"])
     made = NativeBackend(spec, make_team(threads=options.threads, cpus=None), num_blocks=64 * 64 + 1)
     made.pack(tensors, progress=lambda nbytes: None)  # type: ignore[arg-type]
-    made.start()
+    made.start({})
     return made
 
 

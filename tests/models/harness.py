@@ -129,6 +129,6 @@ def native_backend(spec: ExecutableSpec, checkpoint: Any, *, num_blocks: int, th
 
     backend = NativeBackend(spec, make_team(threads=threads, cpus=None), num_blocks=num_blocks)
     backend.pack(checkpoint.tensors, progress=lambda nbytes: None)
-    backend.start()
+    backend.start(checkpoint.tensors)
     backend.poison()
     return backend

@@ -24,8 +24,6 @@ def test_default_threads() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(ConfigError, match="--cpus"):
-        native.make_team(cpus=[100000])
     with pytest.raises(ConfigError, match="--threads"):
         native.make_team(threads=0)
     with pytest.raises(ConfigError, match="OCTAVO_ISA"):

@@ -29,9 +29,11 @@ def run(argv: list[str]) -> int:
     if parsed is None:
         return OK
     from octavo.engine.spawn import Spawned
+    from octavo.kernels.affinity import keep_to
 
     args, config = parsed[EngineArgs], parsed[ServerConfig]
-    with Spawned(args.executor) as engine:  # before our own half is imported: the engine takes longest
+    keep_to(args.cpus)  # the front half too: servers on different CPUs leave each other alone
+    with Spawned(args.executor, args.cpus) as engine:  # before our own half is imported: the engine takes longest
         from octavo.obs.log import configure
         from octavo.server.run import serve
 

@@ -28,7 +28,8 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """auto: as the file stores it. float32: the exact mode. bfloat16: float tensors as bfloat16."""
     quantization: Literal["none", "int8", "int4"] | None = None
-    """How linear layers of a float checkpoint are stored: int8 or int4 in groups of 32. Default: as they are."""
+    """How linear layers of a float checkpoint are stored: int8 in groups of 32, or int4, a mixture (4 bits in the gates
+    and ups of every second inner layer, 8 where quality asks for it). Default: as they are."""
     kv_cache_dtype: Literal["auto", "bfloat16", "float32", "int8"] = "auto"
     """auto: bfloat16, or float32 with --dtype float32. int8: half the memory, a scale per token and KV head;
     costs 0.1 % of perplexity or less on the models measured (docs/performance.md)."""
@@ -56,7 +57,8 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     threads: int | None = None
     """Kernel threads. Default: one per physical core this process may use."""
     cpus: str | None = None
-    """CPUs to pin kernel threads to, as in "0-3,8". Default: the affinity mask; pinned when given."""
+    """CPUs to run on, as in "0-3,8": server and engine keep to them, each kernel thread but the engine's own to one.
+    Default: all that this process may use, and nobody is pinned."""
     seed: int | None = None
     """Makes the seeds that the engine draws for requests without one repeatable."""
     depth: int = 1

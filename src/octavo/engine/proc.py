@@ -1,4 +1,4 @@
-"""The engine process: `python -m octavo.engine.proc ADDRESS EXECUTOR`, started by `spawn.Spawned` and by nobody else.
+"""The engine process: `python -m octavo.engine.proc ADDRESS EXECUTOR [CPUS]`, started by `spawn.Spawned` alone.
 
 import what the executor will need
 wait until there is a message or work
@@ -38,6 +38,7 @@ from octavo.engine.messages import (
 from octavo.engine.stepper import Stepper
 from octavo.errors import OctavoError
 from octavo.executor import preload
+from octavo.kernels.affinity import keep_to
 from octavo.obs import log as obs_log
 
 log = obs_log.get_logger(__name__)
@@ -165,8 +166,9 @@ def _serve(socket: zmq.Socket[bytes], executor: str) -> None:
         engine.core.close()
 
 
-def main(address: str, executor: str) -> int:
+def main(address: str, executor: str, cpus: str | None = None) -> int:
     """Exit code: 0 after Stop or SIGTERM, 1 after an error, which was sent before."""
+    keep_to(cpus)  # before there are threads
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it may want to drain
     _die_with_parent(Path(address.removeprefix("ipc://")).parent)
     context = zmq.Context(io_threads=1)

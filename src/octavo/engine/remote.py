@@ -82,7 +82,7 @@ class ProcClient:
         raised on either side (ConfigError, DoesNotFit, ModelError, FetchError), or EngineDead where the engine died
         without a word.
         """
-        client = cls(spawned or Spawned(args.executor))
+        client = cls(spawned or Spawned(args.executor, args.cpus))
         try:
             client._shake_hands(args, on_progress, on_front)
         except BaseException:

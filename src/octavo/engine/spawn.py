@@ -15,6 +15,8 @@ import weakref
 from pathlib import Path
 from types import TracebackType
 
+from octavo.kernels.affinity import named_cpus
+
 MAX_SOCKET_DIR = 80
 """A unix socket's path has at most 107 bytes."""
 
@@ -25,10 +27,12 @@ class Spawned:
     It ends when we close it or die. A context manager for those who may fail before a client takes it.
     """
 
-    def __init__(self, executor: str) -> None:
+    def __init__(self, executor: str, cpus: str | None = None) -> None:
+        """`cpus`: those it keeps to, as in "0-3,8". Raises ConfigError for one that we may not use."""
+        named_cpus(cpus)
         self.directory = _private_dir()
         self.address = f"ipc://{self.directory}/engine"
-        self.process = _spawn(self.address, executor)
+        self.process = _spawn(self.address, executor, *filter(None, [cpus]))
         self._finalizer = weakref.finalize(self, _destroy, self.process, self.directory)
 
     def close(self) -> None:
@@ -53,7 +57,7 @@ def _private_dir() -> Path:
     return Path(path)
 
 
-def _spawn(address: str, executor: str) -> subprocess.Popen[bytes]:
+def _spawn(*arguments: str) -> subprocess.Popen[bytes]:
     """Start by exec. The engine sees our death as the end of its standard input.
 
     It has a session of its own, so that Ctrl-C in a terminal reaches only us and we can drain.
@@ -61,7 +65,7 @@ def _spawn(address: str, executor: str) -> subprocess.Popen[bytes]:
     root = str(Path(__file__).resolve().parents[2])
     paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "octavo.engine.proc", address, executor],
+        [sys.executable, "-P", "-m", "octavo.engine.proc", *arguments],
         stdin=subprocess.PIPE,
         stdout=2,
         # NumPy's BLAS starts a thread a core at import; kernels have their own team.

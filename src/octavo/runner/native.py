@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from octavo.config.args import EngineArgs
-from octavo.errors import ConfigError
 from octavo.kernels import native
-from octavo.kernels.machine import cpu_list
+from octavo.kernels.affinity import named_cpus
 from octavo.kernels.reference.weights import dense_weight
 from octavo.kernels.start_notes import start_notes
 from octavo.program.executable import ExecutableSpec, PlacedWeight
-from octavo.program.ops import Head, Linear
+from octavo.program.ops import Head, Host, Linear
 from octavo.program.rope import RopeSpec
 from octavo.runner.matrices import Work, pieces, work_off
 from octavo.runner.nodes import Span, spread
@@ -65,8 +64,8 @@ class NativeBackend:
             elif placed.weight.kind != "table":
                 yield from pieces(placed, tensors, dst)
 
-    def start(self) -> None:
-        """Make the Executable; its arrays become this backend's."""
+    def start(self, tensors: Mapping[str, Tensor]) -> None:
+        """Make the Executable; its arrays become this backend's. `tensors`: what host ops read their weights from."""
         addresses = {name: self.weights.address + offset for name, offset in self.offsets.items()}
         kv = (self._kv.address, self._num_blocks)
         self.exe = native.Executable(self._team, self._spec.native(addresses, kv=kv, arena=self._activations))
@@ -76,6 +75,11 @@ class NativeBackend:
         self.sampled = self.exe.sampled
         self.finite = self.exe.finite
         self.forward = self.exe.forward
+        if any(isinstance(op, Host) for op in self._spec.ops):
+            from octavo.program.host import HostedExecutable  # the reference's imports cost a start 20 ms
+
+            arena = self._activations.view(0, self._activations.nbytes)
+            self.forward = HostedExecutable(self.exe, self._spec, arena, tensors).forward
         self.sample = self.exe.sample
         self.set_bias = self.exe.set_bias
         self.set_stops = self.exe.set_stops
@@ -147,8 +151,7 @@ def load(
     progress: Callable[[float], None],
 ) -> tuple[Backend, str, int]:
     """A `Load` (runner/loader.py)."""
-    cpus = parse_cpus(args.cpus)
-    seats = native.team_seats(threads=args.threads, cpus=cpus)
+    seats = native.team_seats(threads=args.threads, cpus=named_cpus(args.cpus))
     team = native.team_on(seats)
     log.info("kernels: %s, threads: %d", native.isa(), team.threads)
     for note in start_notes():
@@ -163,15 +166,5 @@ def load(
         progress(min(1.0, done / total))
 
     backend.pack(checkpoint.tensors, progress=advance)
-    backend.start()
+    backend.start(checkpoint.tensors)
     return backend, native.isa(), team.threads
-
-
-def parse_cpus(text: str | None) -> list[int] | None:
-    """ "0-3,8" as a list of CPU numbers. Raises ConfigError."""
-    if text is None:
-        return None
-    try:
-        return cpu_list(text)
-    except ValueError as error:
-        raise ConfigError(f"--cpus: {error}") from None
