@@ -16,7 +16,7 @@ from octavo.weights.experts import split_experts
 from octavo.weights.family_defaults import COMMON, DEFAULTS
 from octavo.weights.front import declared_eos, directory_templates, directory_vocabulary
 from octavo.weights.safetensors import SafeTensor, SafetensorsFile
-from octavo.weights.tensors import Checkpoint, Tensor
+from octavo.weights.tensors import Checkpoint, Known, Tensor
 
 MAX_JSON = 64_000_000
 INDEX = "model.safetensors.index.json"
@@ -27,10 +27,12 @@ Size = Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
 Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e12)]
 
 
-def open_directory(path: Path) -> Checkpoint:
+def open_directory(path: Path, *, known: Known | None = None) -> Checkpoint:
     """Opens a directory with config.json and safetensors; reads JSON files and headers only. Raises ModelError,
-    FileFormatError."""
+    FileFormatError; what `known` raises comes first."""
     raw = _json(path / "config.json")
+    if known is not None:
+        _ask(path / "config.json", known, raw)
     files = [SafetensorsFile(file) for file in _weight_files(path)]
     tensors, notes = _tensors(path, files, raw.get("quantization_config"))
     generation = _json(path / "generation_config.json", optional=True)
@@ -49,6 +51,13 @@ def open_directory(path: Path) -> Checkpoint:
         content_id=_content_id(path, files),
         notes=notes,
     )
+
+
+def _ask(file: Path, known: Known, raw: Mapping[str, Any]) -> None:
+    try:
+        known(raw)
+    except ModelError as error:
+        raise type(error)(f"{file}: {error}") from None
 
 
 def _bytes(path: Path, *, limit: int = MAX_JSON) -> bytes:

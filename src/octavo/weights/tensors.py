@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+Known = Callable[[Mapping[str, Any]], object]
+"""Asked about a config: raises ModelError for an architecture that cannot be served."""
 SOURCES: dict[str, tuple[int, int]] = {
     "f32": (1, 4),
     "f16": (1, 2),
