@@ -139,6 +139,26 @@ def test_rope_keys_of_gguf(tmp_path: Path) -> None:
         open_checkpoint(_made(tmp_path, tensors=[*llama_tensors(), short, long]))
 
 
+@pytest.mark.parametrize(
+    ("keys", "want"),
+    [
+        ({"rope.scaling.factor": 4.0}, {"rope_type": "linear", "factor": 4.0}),
+        ({"rope.scale_linear": 2.0}, {"rope_type": "linear", "factor": 2.0}),
+        ({"rope.scale_linear": 2.0, "rope.scaling.factor": 4.0}, {"rope_type": "linear", "factor": 4.0}),
+        ({"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}, {"rope_type": "linear", "factor": 4.0}),
+        ({"rope.scaling.type": "none", "rope.scaling.factor": 4.0}, None),
+        ({"rope.scaling.factor": 0.0}, None),
+        ({"rope.scaling.factor": 1.0}, None),
+        ({}, None),
+    ],
+)
+def test_a_rope_factor_without_a_type_is_linear(
+    keys: dict[str, Any], want: dict[str, Any] | None, tmp_path: Path
+) -> None:
+    made = _made(tmp_path, {f"llama.{key}": value for key, value in keys.items()})
+    assert open_checkpoint(made).config["rope_scaling"] == want
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "architecture": ({"general.architecture": "llama4x"}, r"'llama4x', allowed: .*llama, .*; did you mean llama\?"),
     "experts": ({"general.architecture": "qwen2", "qwen2.expert_count": 8}, "'qwen2' with experts"),
@@ -148,6 +168,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "layers negative": ({"llama.block_count": -1}, "block_count"),
     "value length": ({"llama.attention.key_length": 16, "llama.attention.value_length": 8}, "value_length"),
     "theta": ({"llama.rope.freq_base": float("nan")}, "finite"),
+    "rope factor": (
+        {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.attn_factor": 1.0, "llama.rope.scale_linear": -2.0},
+        "rope.scaling.factor: got -2.0, allowed: a number from 0 on",
+    ),
     "too few layers": ({"llama.block_count": 0}, "block_count"),
 }
 
