@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from octavo.errors import FileFormatError, ModelError
+from octavo.errors import FileFormatError, ModelError, every
 from octavo.weights.experts import split_experts
 from octavo.weights.family_defaults import COMMON, DEFAULTS
 from octavo.weights.front import declared_eos, directory_templates, directory_vocabulary
@@ -134,7 +134,7 @@ def _all_of_the_index(path: Path, found: Mapping[str, object]) -> None:
             name for name in _json(path / INDEX)["weight_map"] if name not in found and not name.endswith(IGNORED)
         ]
         if missing:
-            raise ModelError(f"{path}: tensor {missing[0]} is in the index and in no shard ({len(missing)} such)")
+            raise ModelError(f"{path}: {len(missing)} tensors are in the index and in no shard: {every(missing)}")
 
 
 class _Reader:
