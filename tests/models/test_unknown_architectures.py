@@ -88,7 +88,7 @@ def test_python_sees_it(tmp_path: Path) -> None:
         LLM(str(_write(tmp_path / "gpt2", GPT2)))
 
 
-@pytest.mark.parametrize("names", ["LlamaForCausalLM", [["LlamaForCausalLM"]], {"a": 1}])
+@pytest.mark.parametrize("names", ["LlamaForCausalLM", [["LlamaForCausalLM"]], {"a": 1}, 5])
 def test_names_that_are_no_names(tmp_path: Path, names: object) -> None:
     path = _write(tmp_path / "model", {"architectures": names})
     with pytest.raises(ModelError, match=r"config\.architectures: got .*, allowed: a list of names"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -48,9 +49,9 @@ MODEL_TYPES: dict[str, str] = {
 }
 
 
-def architecture(config: Config) -> str:
+def architecture(config: Config, more: Iterable[str] = ()) -> str:
     """The config's row of MODELS: by `architectures`, else by `model_type`. Raises ModelError with the known ones
-    and the nearest."""
+    (`more` are others that the reader of the files knows) and the nearest."""
     names = config.get("architectures") or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise fields.refuse("architectures", names, "a list of names")
@@ -61,8 +62,9 @@ def architecture(config: Config) -> str:
     if not names and isinstance(kind, str) and kind in MODEL_TYPES:
         return MODEL_TYPES[kind]
     if names:
-        hint = did_you_mean(names[0], MODELS)
-        raise ModelError(f"architecture: got {', '.join(names)}, allowed: {', '.join(MODELS)}{hint}")
+        known = (*MODELS, *more)
+        hint = did_you_mean(names[0], known)
+        raise ModelError(f"architecture: got {', '.join(names)}, allowed: {', '.join(known)}{hint}")
     hint = did_you_mean(kind, MODEL_TYPES)
     raise ModelError(f"model_type: got {kind!r}, allowed: {', '.join(MODEL_TYPES)}{hint}")
 
