@@ -218,7 +218,7 @@ def write_safetensors(path: Path, weights: Mapping[str, NDArray[np.float32]], *,
 
 
 def write_composite(directory: Path, plain: Path, architecture: str, model_type: str, *, newer: bool) -> Path:
-    """`plain`'s model inside a model that sees images, in the names that transformers gives since 4.52 or before."""
+    """`plain`'s model inside one that sees images, in either spelling of tensor names: `newer` has `model.` first."""
     directory.mkdir(parents=True)
     weights: dict[str, NDArray[np.float32]] = {}
     for name, value in read_tensors(plain).items():

@@ -96,6 +96,29 @@ def test_a_published_config_is_filled_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("whole", "text", "stored", "want"),
+    [
+        (True, False, False, True),  # as transformers 5 writes Mistral 3
+        (True, False, True, False),
+        (False, True, True, False),
+        (False, True, False, True),
+        (None, False, True, False),
+        (None, True, False, True),
+        (None, None, True, False),  # as Mistral 3 is published
+    ],
+)
+def test_tied_or_not(tmp_path: Path, whole: bool | None, text: bool | None, stored: bool, want: bool) -> None:
+    path = write_composite(tmp_path / "w", _plain(tmp_path / "p", MISTRAL), MISTRAL, "mistral3", newer=False)
+    config = json.loads((path / "config.json").read_text())
+    config["text_config"]["tie_word_embeddings"] = text
+    (path / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": whole}))
+    tensors = {name: value for name, value in read_tensors(path).items() if stored or "lm_head" not in name}
+    write_safetensors(path / "model.safetensors", tensors)
+    assert open_model(path).config["tie_word_embeddings"] is want
+    assert np.isfinite(_logits(path)).all()
+
+
+@pytest.mark.parametrize(
     ("change", "says"),
     [
         ({"text_config": None}, "text_config: got NoneType, allowed: an object"),

@@ -1,13 +1,13 @@
 """Directories of models that have a text model inside: what of config.json and of the tensors is the text's.
 
 One row an architecture. Its text model is served as if its directory were there alone; the rest is left out, and the
-log says so. Source: the checkpoints, as transformers wrote them before and after its version 4.52.
+log says so. Source: the checkpoints, as transformers writes them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,13 +15,15 @@ from octavo.errors import FileFormatError, ModelError
 from octavo.weights.safetensors import SafeTensor
 
 MOVED: Mapping[str, str] = {"language_model.": "", "model.language_model.": "model."}
-"""Start of a stored name -> start of the text model's: as stored before 4.52, and since."""
+"""Start of a stored name -> start of the text model's. Files have either, whatever wrote them."""
 IMAGES: Mapping[str, str] = {
     f"{model}{part}.": part for model in ("", "model.") for part in ("vision_tower", "multi_modal_projector")
 }
 """Start of a stored name -> the part that it belongs to, which is left out."""
 OUTER = ("bos_token_id", "eos_token_id", "quantization_config")
 """Keys of the whole that hold for its text model."""
+
+TIED = "tie_word_embeddings"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +46,14 @@ class Composite:
         kind = inner.get("model_type", self.text_type)
         if kind != self.text_type:
             raise ModelError(f"text_config.model_type: got {kind!r}, allowed: {self.text_type!r}")
-        tied = {key: raw[key] for key in ("tie_word_embeddings",) if key in raw}  # where the text model is silent
         outer = {key: raw[key] for key in OUTER if raw.get(key) is not None}
-        return {**tied, **inner, **outer, "architectures": [self.text], "model_type": kind}
+        return {**inner, **outer, "architectures": [self.text], "model_type": kind}
+
+    def with_head(self, raw: Mapping[str, Any], config: dict[str, Any], tensors: Container[str]) -> dict[str, Any]:
+        """The text's config, tied or not as the whole says, if the tensors agree: transformers 5 goes by the whole,
+        versions before it by the text, and files contradict themselves."""
+        tied = raw.get(TIED)
+        return {**config, TIED: tied} if tied is ("lm_head.weight" not in tensors) else config
 
     def tensors(self, found: Mapping[str, SafeTensor]) -> tuple[dict[str, SafeTensor], tuple[str, ...]]:
         """The text model's under its own names, and a line about those left out. Raises FileFormatError."""
@@ -79,6 +86,9 @@ class Alone:
 
     def config(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         return dict(raw)
+
+    def with_head(self, raw: Mapping[str, Any], config: dict[str, Any], tensors: Container[str]) -> dict[str, Any]:
+        return config
 
     def tensors(self, found: Mapping[str, SafeTensor]) -> tuple[dict[str, SafeTensor], tuple[str, ...]]:
         return dict(found), ()

@@ -42,6 +42,7 @@ def open_directory(path: Path, *, known: Known | None = None) -> Checkpoint:
     found = _found(path, files)
     with _named(path):
         found, left_out = within.tensors(found)
+    raw = within.with_head(whole, raw, found)
     tensors, notes = _tensors(path, found, raw.get("quantization_config"))
     generation = _json(path / "generation_config.json", optional=True)
     settings = _json(path / "tokenizer_config.json", optional=True)
