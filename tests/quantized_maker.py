@@ -144,8 +144,15 @@ def whole_bytes(*, kind: str = "BF16") -> Encoder:
 
 
 def fp8(
-    *, block: int | None = None, per_row: bool = False, kind: str = "F8_E4M3", leaf: str = "weight_scale"
+    *,
+    block: int | None = None,
+    per_row: bool = False,
+    kind: str = "F8_E4M3",
+    leaf: str = "weight_scale",
+    unused: str = "input_scale",
 ) -> Encoder:
+    """`unused`: the leaf of a scale of activations, which are no 8-bit floats here."""
+
     def encode(w: F32, rng: np.random.Generator) -> tuple[Stored, F32]:
         n, k = w.shape
         height, width = (block, block) if block else (1, k) if per_row else (n, k)
@@ -156,7 +163,7 @@ def fp8(
         stored: dict[str, tuple[str, NDArray[Any]]] = {
             "weight": (kind, codes),
             leaf: ("F32", shown),
-            "input_scale": ("F32", np.ones(1)),
+            unused: ("F32", np.ones(1)),
         }
         return stored, (codes.astype(np.float32) * spread).astype(ml_dtypes.bfloat16).astype(np.float32)
 
@@ -211,6 +218,11 @@ KINDS: dict[str, tuple[dict[str, Any], Encoder, str]] = {
     "fp8-block": (
         {"quant_method": "fp8", "weight_block_size": [48, 48], "activation_scheme": "dynamic"},
         fp8(block=48, leaf="weight_scale_inv"),
+        "bf16",
+    ),
+    "fbgemm-fp8": (
+        {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert": ["lm_head"]},
+        fp8(per_row=True, unused="input_scale_ub"),
         "bf16",
     ),
 }

@@ -217,6 +217,29 @@ def write_safetensors(path: Path, weights: Mapping[str, NDArray[np.float32]], *,
     path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(blobs))
 
 
+def write_composite(directory: Path, plain: Path, architecture: str, model_type: str, *, newer: bool) -> Path:
+    """`plain`'s model inside one that sees images, in either spelling of tensor names: `newer` has `model.` first."""
+    directory.mkdir(parents=True)
+    weights: dict[str, NDArray[np.float32]] = {}
+    for name, value in read_tensors(plain).items():
+        inner = name.removeprefix("model.")
+        outer = f"model.language_model.{inner}" if inner != name else name
+        weights[outer if newer else f"language_model.{name}"] = value
+    before = "model." if newer else ""
+    weights |= {
+        f"{before}vision_tower.vision_model.embeddings.patch_embedding.weight": np.ones((8, 3, 2, 2), np.float32),
+        f"{before}vision_tower.vision_model.encoder.layers.0.mlp.fc1.weight": np.ones((16, 8), np.float32),
+        f"{before}multi_modal_projector.mm_input_projection_weight": np.ones((8, 64), np.float32),
+    }
+    config = json.loads((plain / "config.json").read_text())
+    ids = {key: config.pop(key) for key in ("bos_token_id", "eos_token_id") if key in config}
+    vision = {"hidden_size": 8, "model_type": "siglip_vision_model", "num_hidden_layers": 1}
+    whole = {"architectures": [architecture], "model_type": model_type, **ids, "text_config": config}
+    (directory / "config.json").write_text(json.dumps({**whole, "vision_config": vision}))
+    write_safetensors(directory / "model.safetensors", weights)
+    return directory
+
+
 def read_tensors(directory: Path) -> dict[str, NDArray[np.float32]]:
     """Every tensor of the directory's safetensors files, as float32."""
     kinds = {"F32": np.dtype(np.float32), "BF16": np.dtype(ml_dtypes.bfloat16), "F16": np.dtype(np.float16)}

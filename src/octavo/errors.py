@@ -21,7 +21,7 @@ User errors are typed, never `assert`; `assert` is for bugs of ours.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 
 
 class OctavoError(Exception):
@@ -121,7 +121,36 @@ def did_you_mean(got: object, known: Iterable[str]) -> str:
     return f"; did you mean {folded[near[0]]}?" if near else ""
 
 
-def some(names: Sequence[str], *, most: int = 8) -> str:
-    """The first names of a list, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def every(names: Iterable[str]) -> str:
+    """All of them on one line, none left out: names that differ in numbers between dots only are one pattern with
+    ranges, "model.layers.0-3,5.mlp.up_proj.weight". Patterns stay in the order of their first names."""
+    rows = dict.fromkeys(tuple(name.split(".")) for name in names)
+    for place in reversed(range(max(map(len, rows), default=0))):
+        rows = dict.fromkeys(_merge(rows, place))
+    return ", ".join(".".join(row) for row in rows)
+
+
+def _merge(rows: Iterable[tuple[str, ...]], place: int) -> Iterator[tuple[str, ...]]:
+    """Rows that differ in a number at `place` only, as one."""
+    numbers: dict[tuple[bool, tuple[str, ...]], list[int]] = {}
+    for row in rows:
+        counts = len(row) > place and _is_number(row[place])
+        rest = row[:place] + row[place + 1 :] if counts else row
+        numbers.setdefault((counts, rest), []).extend([int(row[place])] if counts else [])
+    for (counts, rest), found in numbers.items():
+        yield (*rest[:place], _ranges(found), *rest[place:]) if counts else rest
+
+
+def _is_number(text: str) -> bool:
+    """Written as this program writes it, so that it can be written again: no leading zeros, no other digits."""
+    return text.isdecimal() and text.isascii() and (text == "0" or text[0] != "0") and len(text) <= 9
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)

@@ -32,7 +32,7 @@ def test_float32_is_the_dequantised_model(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["awq", "gptq", "gptq-act-order", "ct-w4a16", "ct-w4a16-zeros", "ct-w8a8", "fp8-block"]
+    "kind", ["awq", "gptq", "gptq-act-order", "ct-w4a16", "ct-w4a16-zeros", "ct-w8a8", "fp8-block", "fbgemm-fp8"]
 )
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 def test_served_natively(tmp_path: Path, kind: str, family: str) -> None:

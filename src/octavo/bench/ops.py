@@ -26,9 +26,9 @@ from octavo.program.cost import Cost, Step, op_cost
 from octavo.program.executable import ExecutableSpec
 from octavo.quant.table import FORMATS
 from octavo.runner.loader import load_runner, plan_model
+from octavo.runner.opened import open_model
 from octavo.runner.runner import Runner
 from octavo.types import NewSeq, SamplingParams, SeqPlan, StepPlan
-from octavo.weights.checkpoint import open_checkpoint
 
 READ = "read"
 """Name of the bandwidth among the limits; the others are named after their format."""
@@ -172,7 +172,7 @@ def measure(
     on_cell: Callable[[], None] | None = None,
 ) -> list[Threads]:
     """Every step shape with every number of threads. `args.model` is a path. Raises what loading raises."""
-    checkpoint = open_checkpoint(args.model)
+    checkpoint = open_model(args.model)
     args = _room(args, steps, groups=len(build_program(checkpoint.config).groups))
     spec = plan_model(args, checkpoint).spec
     formats = sorted({w.format for w in spec.weights if w.format in FORMATS} | {"f32"})

@@ -25,7 +25,7 @@ OnProgress = Callable[[str, float], None]
 """(phase, fraction of it)."""
 
 RESOLVE_MODEL = "octavo.weights.source:resolve_model"
-OPEN_CHECKPOINT = "octavo.weights.checkpoint:open_checkpoint"
+OPEN_MODEL = "octavo.runner.opened:open_model"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,7 +58,7 @@ def read_front(found: EngineArgs) -> Front:
     """What the front half needs of a model that was found; no weights. Raises ModelError, FileFormatError."""
     if found.executor == "fake":
         return fake_front(found)
-    checkpoint = _by_name(OPEN_CHECKPOINT)(found.model)
+    checkpoint = _by_name(OPEN_MODEL)(found.model)
     return Front(
         name=(found.served_model_name or (found.model,))[0],
         tokenizer_spec=checkpoint.tokenizer_spec,

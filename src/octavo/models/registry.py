@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from octavo.errors import ModelError, did_you_mean
 from octavo.models import fields
 from octavo.models.fields import Config
-from octavo.nn import Build
-from octavo.program.builder import Builder
-from octavo.program.ir import Program
+
+if TYPE_CHECKING:
+    from octavo.program.ir import Program
 
 MODELS: dict[str, str] = {
     "GemmaForCausalLM": "octavo.models.gemma:GemmaForCausalLM",
@@ -47,25 +49,32 @@ MODEL_TYPES: dict[str, str] = {
 }
 
 
-def architecture(config: Config) -> str:
+def architecture(config: Config, more: Iterable[str] = ()) -> str:
     """The config's row of MODELS: by `architectures`, else by `model_type`. Raises ModelError with the known ones
-    and the nearest."""
+    (`more` are others that the reader of the files knows) and the nearest."""
     names = config.get("architectures") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise fields.refuse("architectures", names, "a list of names")
     for name in names:
         if name in MODELS:
             return str(name)
     kind = config.get("model_type")
-    if not names and kind in MODEL_TYPES:
-        return MODEL_TYPES[str(kind)]
+    if not names and isinstance(kind, str) and kind in MODEL_TYPES:
+        return MODEL_TYPES[kind]
     if names:
-        hint = did_you_mean(names[0], MODELS)
-        raise ModelError(f"architecture: got {', '.join(map(str, names))}, allowed: {', '.join(MODELS)}{hint}")
+        known = (*MODELS, *more)
+        hint = did_you_mean(names[0], known)
+        raise ModelError(f"architecture: got {', '.join(names)}, allowed: {', '.join(known)}{hint}")
     hint = did_you_mean(kind, MODEL_TYPES)
     raise ModelError(f"model_type: got {kind!r}, allowed: {', '.join(MODEL_TYPES)}{hint}")
 
 
 def build_program(config: Config) -> Program:
     """Run the model file once, without weights. `config` has Hugging Face keys. Raises ModelError."""
+    # Here, so that looking up an architecture does not load NumPy: the front half does it too.
+    from octavo.nn import Build
+    from octavo.program.builder import Builder
+
     name = architecture(config)
     module, _, attribute = MODELS[name].partition(":")
     model = getattr(import_module(module), attribute)

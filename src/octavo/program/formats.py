@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from octavo.errors import ConfigError, ModelError, some
+from octavo.errors import ConfigError, ModelError, every
 from octavo.program.ir import Program
 from octavo.program.precision import eight_bits
 from octavo.quant.table import FLOATS, FORMATS, Wishes, choose, quantises
@@ -77,14 +77,14 @@ def choose_formats(program: Program, tensors: Mapping[str, SourceTensor], wishes
     ]
     unused = sorted(program.ignored & tensors.keys())
     if unused:
-        lines.append(f"not used: {some(unused)}")
+        lines.append(f"not used: {every(unused)}")
     return Formats(by_weight, tuple(lines))
 
 
 def _check(program: Program, tensors: Mapping[str, SourceTensor]) -> None:
     """Every tensor that the model wants is there, with its shape, and no other: or all that differs, at once."""
     missing: list[str] = []
-    differ: list[str] = []
+    differ: dict[str, list[str]] = defaultdict(list)
     for weight in program.weights.values():
         for part in weight.stored(tensors):
             tensor = tensors.get(part.tensor)
@@ -92,15 +92,23 @@ def _check(program: Program, tensors: Mapping[str, SourceTensor]) -> None:
             if tensor is None:
                 missing.append(part.tensor)
             elif tuple(tensor.shape) != wanted:
-                differ.append(f"{part.tensor} (got shape {tuple(tensor.shape)}, allowed: {wanted}, from the config)")
+                differ[f"got shape {tuple(tensor.shape)}, allowed: {wanted}, from the config"].append(part.tensor)
             elif weight.kind == "vec" and tensor.source not in FLOATS:
-                differ.append(f"{part.tensor} (got type {tensor.source}, allowed: {', '.join(FLOATS)})")
+                differ[f"got type {tensor.source}, allowed: {', '.join(FLOATS)}"].append(part.tensor)
     wants = {part.tensor for weight in program.weights.values() for part in weight.stored(tensors)}
     extra = sorted(tensors.keys() - wants - program.ignored)
     problems = [
-        f"{len(names)} {what}: {some(names)}"
-        for what, names in (("missing", missing), ("of another shape or type", differ), ("not of this model", extra))
-        if names
+        f"{count} {what}: {names}"
+        for count, what, names in (
+            (len(missing), "missing", every(missing)),
+            (
+                sum(map(len, differ.values())),
+                "of another shape or type",
+                ", ".join(f"{every(names)} ({why})" for why, names in differ.items()),
+            ),
+            (len(extra), "not of this model", every(extra)),
+        )
+        if count
     ]
     if problems:
         raise ModelError(f"tensors of {program.name}: {'; '.join(problems)}")

@@ -22,8 +22,9 @@ from octavo.program.lower import lower
 from octavo.program.split import split_joins
 from octavo.quant.table import Wishes
 from octavo.runner.memory import Machine, MemoryPlan, Need, plan_memory
+from octavo.runner.opened import open_model as open_model
 from octavo.runner.runner import Backend, Runner
-from octavo.weights.checkpoint import Checkpoint, open_checkpoint
+from octavo.weights.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from octavo.program.formats import Formats
@@ -123,7 +124,7 @@ def load_runner(args: EngineArgs, *, on_progress: Progress | None = None) -> Run
     seconds: dict[str, float] = {}
     began = time.perf_counter()
     report("plan", 0.0)
-    checkpoint = open_checkpoint(args.model)
+    checkpoint = open_model(args.model)
     planned = plan_model(args, checkpoint)
     for note in checkpoint.notes:
         log.info("weights: %s", note)

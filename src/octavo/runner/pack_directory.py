@@ -18,7 +18,8 @@ from octavo.program.ir import Program
 from octavo.program.split import split_joins
 from octavo.quant.table import FLOATS, GROUP, PACKED, PANEL, Wishes, quantises
 from octavo.runner.matrices import fill
-from octavo.weights.checkpoint import Checkpoint, Tensor, open_checkpoint
+from octavo.runner.opened import open_model
+from octavo.weights.checkpoint import Checkpoint, Tensor
 from octavo.weights.front import DEFAULT, SAVED, saved_vocabulary
 from octavo.weights.quantized.packed import VERSION, PackedWeight
 from octavo.weights.safetensors_writer import Entry, write_safetensors
@@ -38,7 +39,7 @@ def pack_directory(source: Path, out: Path, *, quantization: str, progress: Prog
     Float linears become int8 or int4 as --quantization makes them; matrices whose file has codes keep them. Raises
     ModelError, ConfigError, OSError.
     """
-    checkpoint = open_checkpoint(source)
+    checkpoint = open_model(source)
     packed = next((t.name for t in checkpoint.tensors.values() if t.source.startswith(PACKED)), None)
     if packed is not None:
         raise ConfigError(f"{source}: got a packed directory, allowed: a model that is not packed yet")

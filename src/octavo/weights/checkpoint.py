@@ -7,11 +7,15 @@ from pathlib import Path
 from octavo.errors import ModelError
 from octavo.weights.tensors import SOURCES as SOURCES
 from octavo.weights.tensors import Checkpoint as Checkpoint
+from octavo.weights.tensors import Known as Known
 from octavo.weights.tensors import Tensor as Tensor
 
 
-def open_checkpoint(path: str | Path) -> Checkpoint:
+def open_checkpoint(path: str | Path, *, known: Known | None = None) -> Checkpoint:
     """Opens a .gguf file or a Hugging Face directory; reads headers only.
+
+    `known` is asked about a directory's config.json before its keys and tensors are judged: those of an architecture
+    that nobody knows say nothing. (A GGUF file's names are in gguf_architectures.py.)
 
     Raises ModelError (nothing there, unknown architecture, unsupported tensor type) and FileFormatError (damaged file).
     """
@@ -22,7 +26,7 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
         if (path / "config.json").exists():
             from octavo.weights.directory import open_directory
 
-            return open_directory(path)
+            return open_directory(path, known=known)
         files = sorted(f for f in path.glob("*.gguf") if not is_later_part(f.name))
         if len(files) != 1:
             got = ", ".join(f.name for f in files) or "neither"

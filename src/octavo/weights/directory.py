@@ -5,18 +5,20 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from octavo.errors import FileFormatError, ModelError
+from octavo.errors import FileFormatError, ModelError, every
+from octavo.weights.composite import COMPOSITES, layout
 from octavo.weights.experts import split_experts
 from octavo.weights.family_defaults import COMMON, DEFAULTS
 from octavo.weights.front import declared_eos, directory_templates, directory_vocabulary
 from octavo.weights.safetensors import SafeTensor, SafetensorsFile
-from octavo.weights.tensors import Checkpoint, Tensor
+from octavo.weights.tensors import Checkpoint, Known, Tensor
 
 MAX_JSON = 64_000_000
 INDEX = "model.safetensors.index.json"
@@ -27,12 +29,21 @@ Size = Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
 Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e12)]
 
 
-def open_directory(path: Path) -> Checkpoint:
+def open_directory(path: Path, *, known: Known | None = None) -> Checkpoint:
     """Opens a directory with config.json and safetensors; reads JSON files and headers only. Raises ModelError,
-    FileFormatError."""
-    raw = _json(path / "config.json")
+    FileFormatError; what `known` raises comes first."""
+    whole = _json(path / "config.json")
+    within = layout(whole)
+    with _named(path / "config.json"):
+        raw = within.config(whole)
+        if known is not None:
+            known(raw, COMPOSITES)
     files = [SafetensorsFile(file) for file in _weight_files(path)]
-    tensors, notes = _tensors(path, files, raw.get("quantization_config"))
+    found = _found(path, files)
+    with _named(path):
+        found, left_out = within.tensors(found)
+    raw = within.with_head(whole, raw, found)
+    tensors, notes = _tensors(path, found, raw.get("quantization_config"))
     generation = _json(path / "generation_config.json", optional=True)
     settings = _json(path / "tokenizer_config.json", optional=True)
     config = _config(path, raw, generation, tensors)
@@ -47,8 +58,17 @@ def open_directory(path: Path) -> Checkpoint:
         chat_templates=directory_templates(path, settings),
         generation_config=generation,
         content_id=_content_id(path, files),
-        notes=notes,
+        notes=(*left_out, *notes),
     )
+
+
+@contextmanager
+def _named(file: Path) -> Iterator[None]:
+    """Refusals begin with the file."""
+    try:
+        yield
+    except ModelError as error:
+        raise type(error)(f"{file}: {error}") from None
 
 
 def _bytes(path: Path, *, limit: int = MAX_JSON) -> bytes:
@@ -93,10 +113,8 @@ def _weight_files(path: Path) -> list[Path]:
     return files
 
 
-def _tensors(
-    path: Path, files: Iterable[SafetensorsFile], quantization: object
-) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Every tensor of the files, and lines about those that a quantisation method stored."""
+def _found(path: Path, files: Iterable[SafetensorsFile]) -> dict[str, SafeTensor]:
+    """Every weight of the files."""
     found: dict[str, SafeTensor] = {}
     for file in files:
         for name, tensor in file.tensors.items():
@@ -105,6 +123,13 @@ def _tensors(
             if not name.endswith(IGNORED):
                 found[name] = tensor
     _all_of_the_index(path, found)
+    return found
+
+
+def _tensors(
+    path: Path, found: dict[str, SafeTensor], quantization: object
+) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """The tensors in one vocabulary, and lines about those that a quantisation method stored."""
     made: dict[str, Tensor] = {}
     notes: tuple[str, ...] = ()
     if quantization:
@@ -125,7 +150,7 @@ def _all_of_the_index(path: Path, found: Mapping[str, object]) -> None:
             name for name in _json(path / INDEX)["weight_map"] if name not in found and not name.endswith(IGNORED)
         ]
         if missing:
-            raise ModelError(f"{path}: tensor {missing[0]} is in the index and in no shard ({len(missing)} such)")
+            raise ModelError(f"{path}: {len(missing)} tensors are in the index and in no shard: {every(missing)}")
 
 
 class _Reader:

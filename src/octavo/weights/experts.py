@@ -22,16 +22,14 @@ JOINED: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 
 def split_experts(tensors: Mapping[str, Tensor], path: object) -> dict[str, Tensor]:
-    """The tensors, those of three dimensions cut. Raises FileFormatError for one that cannot be cut."""
+    """The tensors, experts of three dimensions cut. Raises FileFormatError for some that cannot be cut."""
     out: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        if len(tensor.shape) != 3:
+        prefix, parts = _parts(name.removesuffix(".weight")) if len(tensor.shape) == 3 else ("", ())
+        if parts:
+            out.update((piece.name, piece) for piece in _cut(tensor, prefix, parts, path))
+        else:  # of three dimensions and none of experts: refused with all else that does not fit the model
             out[name] = tensor
-            continue
-        prefix, parts = _parts(name.removesuffix(".weight"))
-        if not parts:
-            raise FileFormatError(f"{path}: tensor {name}: got shape {tensor.shape}, allowed: one or two dimensions")
-        out.update((piece.name, piece) for piece in _cut(tensor, prefix, parts, path))
     return out
 
 

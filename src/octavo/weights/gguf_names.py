@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from octavo.errors import FileFormatError, ModelError, some
+from octavo.errors import ModelError
 from octavo.weights.experts import split_experts
 from octavo.weights.front import gguf_templates, gguf_vocabulary
 from octavo.weights.gguf import GGML_TYPES, GGUFArray, GGUFTensor
@@ -48,9 +48,6 @@ def open_gguf(path: Path) -> Checkpoint:
 
 def _config(meta: Metadata, arch: Architecture) -> dict[str, Any]:
     tensors = meta.file.tensors
-    embedding = tensors.get("token_embd.weight")
-    if embedding is None or len(embedding.shape) != 2:
-        raise ModelError(f"{meta.file.path}: no tensor token_embd.weight of two dimensions")
     hidden, heads = meta.size(".embedding_length"), meta.size(".attention.head_count")
     head_dim = meta.size(".attention.key_length", hidden // heads or None)
     value_dim = meta.size(".attention.value_length", head_dim)
@@ -69,7 +66,7 @@ def _config(meta: Metadata, arch: Architecture) -> dict[str, Any]:
         "rms_norm_eps": meta.get(".attention.layer_norm_rms_epsilon", float, 1e-6),
         "rope_theta": meta.get(".rope.freq_base", float, 10_000.0),
         "rope_scaling": rope_scaling(meta, rotary),
-        "vocab_size": embedding.shape[0],
+        "vocab_size": _vocabulary(meta),
         "max_position_embeddings": meta.size(".context_length"),
         "tie_word_embeddings": "output.weight" not in tensors,
         "attention_bias": "blk.0.attn_q.bias" in tensors,
@@ -81,6 +78,17 @@ def _config(meta: Metadata, arch: Architecture) -> dict[str, Any]:
     if rotary != head_dim:
         config["partial_rotary_factor"] = rotary / head_dim
     return config | arch.config(meta)
+
+
+def _vocabulary(meta: Metadata) -> int:
+    """Rows of the embedding; where it is missing or no matrix (which is refused with all else that is), what the
+    metadata says."""
+    embedding = meta.file.tensors.get("token_embd.weight")
+    if embedding is not None and len(embedding.shape) == 2:
+        return embedding.shape[0]
+    tokens = meta.file.metadata.get("tokenizer.ggml.tokens")
+    count = len(tokens) if isinstance(tokens, GGUFArray) else 0
+    return meta.size(".vocab_size", count or None)
 
 
 def _eos_ids(meta: Metadata) -> list[int]:
@@ -101,22 +109,20 @@ def _tensors(file: GGUFModel, arch: Architecture, config: Mapping[str, Any]) -> 
         word = "tensor type" if len(unsupported) == 1 else "tensor types"
         raise ModelError(f"{file.path}: {word} {found} not supported yet: allowed {allowed}")
     tensors: dict[str, Tensor] = {}
-    unknown: list[str] = []
+    unknown: dict[str, Tensor] = {}
     for tensor in file.tensors.values():
         if tensor.name in arch.ignored:
             continue
         name = arch.name(tensor.name, config["num_hidden_layers"])
-        if name is None:
-            unknown.append(tensor.name)
+        if name is None:  # handed on, for the one refusal that names all that is wrong; no model has such a name
+            stored = f"{tensor.name} (as stored)"
+            unknown[stored] = Tensor(stored, tensor.type.lower(), tensor.shape, _Reader(tensor, 0))
             continue
         heads = arch.heads(tensor.name, config)
         if heads and tensor.shape[0] % (2 * heads):
-            got, allowed = tensor.shape[0], f"a multiple of {2 * heads}"
-            raise FileFormatError(f"{file.path}: rows of {tensor.name}: got {got}, allowed: {allowed}")
+            heads = 0  # no whole heads, so a wrong shape: refused with the others
         tensors[name] = Tensor(name, tensor.type.lower(), tensor.shape, _Reader(tensor, heads))
-    if unknown:
-        raise ModelError(f"{file.path}: got tensors that {config['model_type']} models do not have: {some(unknown)}")
-    return split_experts(tensors, file.path)
+    return split_experts(tensors, file.path) | unknown
 
 
 class _Reader:

@@ -27,9 +27,12 @@ def rope_scaling(meta: Metadata, rotary: int) -> dict[str, Any] | None:
             "short_factor": list(_factors(meta, "rope_factors_short.weight", rotary)),
             "long_factor": list(_factors(meta, "rope_factors_long.weight", rotary)),
         }
-    kind = meta.get(".rope.scaling.type", str, "none")
+    # llama.cpp's readings of what is left out: a factor without a type is linear, one of 0 is none.
+    kind = meta.get(".rope.scaling.type", str, "linear")
     factor = meta.get(".rope.scaling.factor", float, meta.get(".rope.scale_linear", float, 1.0))
-    if kind == "none" or factor == 1.0:
+    if factor < 0:
+        meta.fail(".rope.scaling.factor", factor, "a number from 0 on")
+    if kind == "none" or factor in (0.0, 1.0):
         return None
     scaling |= {"rope_type": kind, "factor": factor}
     if kind == "yarn":

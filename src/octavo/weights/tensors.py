@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+Known = Callable[[Mapping[str, Any], Iterable[str]], object]
+"""Asked about a config: raises ModelError for an architecture that cannot be served, naming those that can and the
+second argument's, which are served by what is inside them."""
 SOURCES: dict[str, tuple[int, int]] = {
     "f32": (1, 4),
     "f16": (1, 2),

@@ -37,3 +37,8 @@ def test_exports() -> None:
     )
     assert run(code).split()[:2] == ["LLM", "AsyncLLM"]
     assert "AttributeError" in run("import octavo\ntry: octavo.nothing\nexcept AttributeError: print('AttributeError')")
+
+
+def test_opening_a_model_for_its_vocabulary_brings_no_arrays_along() -> None:
+    code = "import sys, octavo.runner.opened; print(sorted({'numpy', 'torch', 'ml_dtypes'} & set(sys.modules)))"
+    assert run(code).strip() == "[]"

@@ -116,13 +116,10 @@ def test_a_directory_that_stores_experts_together(tmp_path: Path) -> None:
         assert (together.tensors[name].read() == raw).all(), name
 
 
-@pytest.mark.parametrize(
-    ("name", "shape"),
-    [("model.layers.0.mlp.odd.weight", (2, 4, 4)), ("model.layers.0.mlp.experts.gate_up_proj", (2, 3, 4))],
-)
-def test_what_cannot_be_cut_is_named(tmp_path: Path, name: str, shape: tuple[int, ...]) -> None:
+def test_what_cannot_be_cut_is_named(tmp_path: Path) -> None:
+    name = "model.layers.0.mlp.experts.gate_up_proj"
     directory = write_tiny(tmp_path, "llama", tokenizer=False)
     tensors = read_tensors(directory)
-    write_safetensors(directory / "model.safetensors", {**tensors, name: np.zeros(shape, np.float32)})
+    write_safetensors(directory / "model.safetensors", {**tensors, name: np.zeros((2, 3, 4), np.float32)})
     with pytest.raises(FileFormatError, match=name.replace(".", r"\.")):
         open_checkpoint(directory)

@@ -26,7 +26,10 @@ INFINITY = 0x7F80
 
 class FP8:
     matrix = ".weight"
-    leaves = ("weight", "weight_scale", "weight_scale_inv", "input_scale", "output_scale", "k_scale", "v_scale")
+    leaves = (
+        *("weight", "weight_scale", "weight_scale_inv", "input_scale", "input_scale_ub"),
+        *("output_scale", "k_scale", "v_scale"),
+    )
     """Scales of activations and of the KV cache are not used: neither is 8-bit float here."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:

@@ -1,0 +1,16 @@
+"""A model's files, opened: the one way that serving, explaining, packing and measuring take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from octavo.models.registry import architecture
+from octavo.weights.checkpoint import Checkpoint, open_checkpoint
+
+
+def open_model(path: str | Path) -> Checkpoint:
+    """`open_checkpoint` that knows the architectures of models/registry.py. Reads headers only, loads no NumPy.
+
+    Raises ModelError (an unknown architecture before anything else of the files is judged) and FileFormatError.
+    """
+    return open_checkpoint(path, known=architecture)

@@ -1,0 +1,69 @@
+"""Files whose tensors are not those of their config: one refusal, on the way of serving, that names every one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from octavo.config.args import EngineArgs
+from octavo.errors import ModelError
+from octavo.runner.loader import load_runner
+from tests.tiny import read_tensors, write_safetensors, write_tiny
+from tests.unit.weights.gguf_maker import LLAMA, gguf_bytes, llama_tensors, write
+
+
+def _refusal(path: Path) -> str:
+    with pytest.raises(ModelError) as caught:
+        load_runner(EngineArgs(model=str(path)))
+    return str(caught.value)
+
+
+def test_a_directory(tmp_path: Path) -> None:
+    path = write_tiny(tmp_path, "llama", tokenizer=False, num_hidden_layers=12)
+    tensors = {name: value for name, value in read_tensors(path).items() if ".mlp.up_proj." not in name}
+    for layer in range(1, 12):
+        tensors[f"model.layers.{layer}.self_attn.q_proj.weight"] = np.zeros((60, 64), np.float32)
+    tensors["model.norm.weight"] = np.zeros(63, np.float32)
+    for layer in range(10):
+        tensors[f"vision.layers.{layer}.conv.weight"] = np.zeros((2, 3, 4), np.float32)
+    tensors["visual.proj.weight"] = np.zeros((2, 2), np.float32)
+    write_safetensors(path / "model.safetensors", tensors)
+    said = _refusal(path)
+    for words in (
+        "12 missing: model.layers.0-11.mlp.up_proj.weight;",
+        "12 of another shape or type: model.layers.1-11.self_attn.q_proj.weight (got shape (60, 64), allowed: (64, 64)",
+        "model.norm.weight (got shape (63,), allowed: (64,)",
+        "11 not of this model: vision.layers.0-9.conv.weight, visual.proj.weight",
+    ):
+        assert words in said
+
+
+def test_an_index_of_tensors_that_are_in_no_shard(tmp_path: Path) -> None:
+    path = write_tiny(tmp_path, "llama", tokenizer=False, shards=2)
+    shard = path / "model-00001-of-00002.safetensors"
+    kept = {name: value for name, value in read_tensors(path).items() if ".mlp." not in name}
+    write_safetensors(shard, {n: v for n, v in kept.items() if n == "model.embed_tokens.weight"})
+    said = _refusal(path)
+    assert "are in the index and in no shard: " in said
+    assert "model.layers.0-2" in said or "model.layers.0,2" in said
+    assert "more" not in said
+
+
+def test_a_gguf_file(tmp_path: Path) -> None:
+    shapes = {name: tuple(shape) for name, shape, _, _ in llama_tensors()}
+    del shapes["blk.0.ffn_up.weight"], shapes["token_embd.weight"]
+    shapes["blk.0.attn_q.weight"] = (60, 64)
+    shapes["blk.0.ffn_down.weight"] = (64, 95)
+    shapes |= {"blk.0.ssm_a": (4,), "blk.0.conv.weight": (2, 3, 4), "model.embed_tokens.weight": (5, 64)}
+    tensors = [(name, shape, 0, bytes(4 * int(np.prod(shape)))) for name, shape in shapes.items()]
+    said = _refusal(write(tmp_path / "m.gguf", gguf_bytes(LLAMA, tensors)))
+    for words in (
+        "2 missing: model.embed_tokens.weight, model.layers.0.mlp.up_proj.weight",
+        "2 of another shape or type",
+        "model.layers.0.self_attn.q_proj.weight (got shape (60, 64), allowed: (64, 64)",
+        "model.layers.0.mlp.down_proj.weight (got shape (64, 95), allowed: (64, 96)",
+        "3 not of this model: blk.0.conv.weight (as stored), blk.0.ssm_a (as stored), model.embed_tokens.weight (as s",
+    ):
+        assert words in said
