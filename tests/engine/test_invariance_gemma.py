@@ -46,9 +46,9 @@ CASES = {
     "together": Schedule(),
     "chunks of 64": Schedule(chunk=64),
     "chunks of 130": Schedule(chunk=130, budget=300),
-    "cached": Schedule(prefix=True, rounds=2),
-    "preempted": Schedule(blocks=420, budget=128),
-    "preempted and cached": Schedule(blocks=440, budget=128, prefix=True),
+    "cached": Schedule(prefix=True, rounds=2, happens=("prefix_hits",)),
+    "preempted": Schedule(blocks=410, budget=128, happens=("preemptions",)),
+    "preempted and cached": Schedule(blocks=420, budget=128, prefix=True, happens=("preemptions", "prefix_hits")),
 }
 
 

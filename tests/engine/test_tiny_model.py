@@ -116,6 +116,19 @@ def test_a_pool_for_two_serves_twenty_with_the_same_answers(directory: Path, opt
         assert tight.stats().preemptions > 0 and tight.stats().blocks_used == 0
 
 
+def test_one_request_uses_the_whole_model_length_while_others_run(directory: Path, options: Options) -> None:
+    """R31: the context is nobody's share of a slot; the others come and go beside it, and each answers as if alone."""
+    prompts = [list(range(40)), *([i, i + 1, i + 2] * 8 for i in range(7))]
+    lengths = [160 - 40, *[30] * 7]
+    params = [SamplingParams(temperature=i % 2, max_tokens=n, seed=i, ignore_eos=True) for i, n in enumerate(lengths)]
+    with LLM(str(directory), **(options | {"num_kv_blocks": 25, "max_model_len": 160, "max_num_seqs": 4})) as llm:
+        together = ids(llm.generate(prompts, params, use_tqdm=False))
+        stats = llm.stats()
+        assert stats.steps < sum(lengths) and stats.blocks_used == 0
+        assert [len(answer) for answer in together] == lengths
+        assert [ids(llm.generate([p], q, use_tqdm=False))[0] for p, q in zip(prompts, params, strict=True)] == together
+
+
 def test_int8_keys_and_values_answer_alike_in_every_company(directory: Path) -> None:
     """Alone, together, and preempted; and nearly what bfloat16 answers. (The reference gives values, not bits.)"""
     pytest.importorskip("octavo._native", reason="the native module is not built")

@@ -1,6 +1,7 @@
 """SmolLM2 against the oracle (transformers, fp32): greedy ids and top-5 logprobs in float32, quality as it is served.
 
-By default four prompts and a few tokens; `-m slow` runs all twenty to the end, on the reference and natively.
+All twenty prompts to the end, on the reference and natively, and the quality as served; `-m "not slow"` leaves those
+out and runs four prompts for a few tokens.
 """
 
 from __future__ import annotations

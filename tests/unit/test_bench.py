@@ -112,3 +112,30 @@ def test_reports_are_matched_to_promises(tmp_path: Path) -> None:
     assert promises._matches("tests/a/test_b.py::test_one[x]", "tests/a/test_b.py::test_one")
     assert promises._matches("tests/a/test_b.py::test_one[x]", "tests/a")
     assert not promises._matches("tests/ab/test_b.py::test_one", "tests/a")
+
+
+def test_a_promise_passes_only_by_what_ran() -> None:
+    def row(tests: tuple[str, ...], **outcomes: promises.Outcome) -> rows.Row:
+        found = {f"tests/a/test_b.py::test_{name}[x]": outcome for name, outcome in outcomes.items()}
+        return promises.verdict(promises.Promise("s", "R1", "t", tests), found)
+
+    passed, failed, skipped = promises.Outcome(passed=1), promises.Outcome(failed=1), promises.Outcome(skipped=2)
+    file, one, two = "tests/a/test_b.py", "tests/a/test_b.py::test_one", "tests/a/test_b.py::test_two"
+    some = row((file,), one=passed, two=skipped)
+    assert (some.status, some.note) == ("passed", "1 passed, 2 skipped")
+    assert row((file,), one=skipped).status == "not run"
+    assert row((file,), one=passed, two=failed).status == "missed"
+    named = row((one, two), one=passed, two=skipped)
+    assert named.status == "not run" and "1 passed, 2 skipped" in named.note and "test_two" in named.note
+    gone = row((one, two), one=passed)
+    assert gone.status == "not run" and "no such test" in gone.note
+    assert row((one, two), one=failed, two=skipped).status == "missed"
+    assert row((one,), one=passed).note == "1 passed, 0 skipped"
+
+
+def test_promises_use_the_users_models(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    context = rows.Context(ROOT, "python", "m", True, None, lambda: str(tmp_path / "fetched" / "m.gguf"))
+    monkeypatch.setenv("OCTAVO_TEST_MODELS", str(tmp_path))
+    assert promises.models_folder(context) == str(tmp_path)
+    monkeypatch.delenv("OCTAVO_TEST_MODELS")
+    assert promises.models_folder(context) == str(tmp_path / "fetched")

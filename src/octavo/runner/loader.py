@@ -36,6 +36,8 @@ Progress = Callable[[str, float], None]
 
 MAX_ROWS = 256
 """Most rows of logits that exist at a time beyond one a sequence (prompt_logprobs goes in tiles)."""
+LOGIT_BYTES = 64 << 20
+"""Most bytes of those rows: with a large vocabulary there are fewer (R24)."""
 
 LOADERS: Mapping[str, str] = {
     "native": "octavo.runner.native:load",
@@ -95,12 +97,17 @@ def plan_model(args: EngineArgs, checkpoint: Checkpoint, *, machine: Machine | N
 def _lower(args: EngineArgs, program: Program, formats: Formats, *, max_len: int) -> ExecutableSpec:
     limits = Limits(
         max_tokens=args.step_tokens,
-        max_rows=max(args.max_num_seqs, min(MAX_ROWS, args.step_tokens)),
+        max_rows=max(args.max_num_seqs, min(scored_rows(program.vocab_size), args.step_tokens)),
         max_seqs=args.max_num_seqs,
         max_len=max_len,
         block_size=args.block_size,
     )
     return lower(program, formats.by_weight, limits, BACKENDS[args.executor], kv_dtype=kv_dtype(args))
+
+
+def scored_rows(vocab_size: int) -> int:
+    """Rows of float32 logits that a tile of prompt_logprobs has: at most MAX_ROWS, and LOGIT_BYTES of them."""
+    return max(1, min(MAX_ROWS, LOGIT_BYTES // (4 * vocab_size)))
 
 
 def kv_groups(program: Program) -> tuple[KVGroup, ...]:

@@ -20,26 +20,34 @@ from octavo.cli import main as entry
 from octavo.cli.errors import FAILED, OK, USAGE
 from octavo.errors import ConfigError, ModelError
 from octavo.program.buffers import BufferStore
-from octavo.quant.table import PACKED
+from octavo.quant.table import FORMATS, GGUF_BLOCKS, PACKED
+from octavo.text.tokenizer import Tokenizer
 from octavo.weights.checkpoint import SOURCES, open_checkpoint
+from octavo.weights.front import SAVED
+from octavo.weights.gguf import GGML_TYPES
 from octavo.weights.safetensors import SafetensorsFile
 from tests.models.harness import Sequence1, lowered, native_backend
+from tests.ops.linear_cases import source as random_rows
 from tests.quantized_maker import write_quantized
 from tests.tiny import VOCAB, write_tiny
+from tests.unit.weights.gguf_maker import LLAMA, gguf_bytes, llama_tensors
 
 native = pytest.importorskip("octavo._native", reason="the native module is not built")
 IDS = [int(i) for i in np.random.default_rng(3).integers(0, VOCAB, 30)]
 
+FLOAT_FORMATS = {"int4": {"int4m", "int8"}, "int8": {"int8"}}
+"""--format -> what float matrices become (with int4, some layers get 8 bits: program/precision.py)."""
 
-def logits(path: Path, *, quantization: str | None = None) -> NDArray[np.float32]:
+
+def logits(path: Path, ids: list[int] = IDS, *, quantization: str | None = None) -> NDArray[np.float32]:
     checkpoint = open_checkpoint(path)
     spec = lowered(checkpoint, dtype="auto", quantization=quantization, backend="native")
     blocks = spec.limits.max_blocks + 3
     backend = native_backend(spec, checkpoint, num_blocks=blocks)
     try:
-        Sequence1(backend, num_blocks=blocks).compute(IDS, rows=len(IDS), chunk=len(IDS))
+        Sequence1(backend, num_blocks=blocks).compute(ids, rows=len(ids), chunk=len(ids))
         store = BufferStore(backend._activations.view(0, spec.arena_bytes), spec.buffers)
-        return store.numbers(spec.logits, len(IDS)).copy()
+        return store.numbers(spec.logits, len(ids)).copy()
     finally:
         backend.close()
 
@@ -80,6 +88,68 @@ def test_codes_of_a_quantised_directory_are_kept(tmp_path: Path, capsys: pytest.
     code, said, _ = quantize(capsys, str(made.directory), str(tmp_path / "out"), "--no-eval")
     assert code == OK and "kept exactly" in said
     np.testing.assert_array_equal(logits(tmp_path / "out"), logits(made.directory, quantization="int4"))
+
+
+TEXTS = ["<|im_end|>", "a", "b", "ab", "<|endoftext|>", *"cdefghijklmnopq"]
+"""The vocabulary of the GGUF files below."""
+
+
+def write_gguf(path: Path, kind: str) -> Path:
+    """A one-layer llama of width 256, so that every block type fits: its matrices are random blocks of `kind`."""
+    metadata = LLAMA | {
+        "llama.embedding_length": 256,
+        "llama.feed_forward_length": 512,
+        "tokenizer.ggml.tokens": TEXTS,
+        "tokenizer.ggml.token_type": [3, 1, 1, 1, 3, *[1] * (len(TEXTS) - 5)],
+        "tokenizer.chat_template": "{{ messages }}",
+        "tokenizer.chat_template.tool_use": "{{ tools }}",
+    }
+    code = next(code for code, (name, _, _) in GGML_TYPES.items() if name.lower() == kind)
+    rng = np.random.default_rng(8)
+    sizes = {5: len(TEXTS), 32: 128, 64: 256, 96: 512}
+    tensors: list[tuple[str, tuple[int, ...], int, bytes]] = []
+    for name, shape, _, _ in llama_tensors():
+        if len(shape) == 1:
+            tensors.append((name, (256,), 0, rng.uniform(0.5, 1.5, 256).astype("<f4").tobytes()))
+            continue
+        n, k = (sizes[size] for size in shape)
+        tensors.append((name, (n, k), code, random_rows(kind, n, k, rng)[0].tobytes()))
+    path.write_bytes(gguf_bytes(metadata, tensors))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [*((kind, "int4") for kind in GGUF_BLOCKS), *((kind, f) for kind in ("f32", "f16", "bf16") for f in FLOAT_FORMATS)],
+)
+def test_a_gguf_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, form: str) -> None:
+    """Codes of the file are kept, float matrices quantised; logits have the bits of the file loaded directly."""
+    file, out = write_gguf(tmp_path / "m.gguf", kind), tmp_path / "out"
+    code, said, err = quantize(capsys, str(file), str(out), "--format", form, "--no-eval")
+    assert code == OK, err
+    assert ("codes are kept as they are" in said) == (kind in GGUF_BLOCKS)
+    before, after = open_checkpoint(file), open_checkpoint(out)
+    assert after.chat_templates == before.chat_templates and len(after.chat_templates) == 2
+    assert after.generation_config == before.generation_config
+    packed = {t.source.removeprefix(PACKED) for t in after.tensors.values() if t.source.startswith(PACKED)}
+    kept = {row.name for row in FORMATS.values() if kind in row.holds}
+    assert packed and packed <= (kept if kind in GGUF_BLOCKS else FLOAT_FORMATS[form])
+    ids = [i % len(TEXTS) for i in IDS]
+    expected = logits(file, ids, quantization=None if kind in GGUF_BLOCKS else form)
+    assert np.isfinite(expected).all() and expected.std() > 0
+    np.testing.assert_array_equal(logits(out, ids), expected)
+
+
+def test_the_vocabulary_of_a_gguf_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, out = write_gguf(tmp_path / "m.gguf", "q8_0"), tmp_path / "out"
+    assert quantize(capsys, str(file), str(out), "--no-eval")[0] == OK
+    assert (out / SAVED).is_file() and not (out / "tokenizer.json").exists()
+    before, after = open_checkpoint(file).tokenizer_spec, open_checkpoint(out).tokenizer_spec
+    assert after["key"] == before["key"] and after["eos_ids"] == before["eos_ids"]
+    old, new = Tokenizer.from_spec(before), Tokenizer.from_spec(after)
+    assert new.encode("abba") == old.encode("abba") == [3, 2, 1]
+    assert new.decode([3, 5, 4], skip_special_tokens=False) == old.decode([3, 5, 4], skip_special_tokens=False)
+    assert new.token_id("<|im_end|>") == 0
 
 
 def test_perplexity_before_and_after(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,21 +248,38 @@ def test_the_exact_mode_and_the_reference_refuse_it(tmp_path: Path, capsys: pyte
 
 
 LAYOUTS = {
-    "f32": ("f32", "4c2ff454241383da"),
-    "bf16": ("bf16", "384dac78d4b0cddd"),
-    "int8": ("q8_0", "13168f4f05692b68"),
-    "int4": ("q4_0", "3fa98d091223ba03"),
-    "int4m": ("q4_1", "7777b9dae1f275bb"),
+    "f32": ("f32", 96, 64, "4c2ff454241383da"),
+    "bf16": ("bf16", 96, 64, "384dac78d4b0cddd"),
+    "int8": ("q8_0", 96, 64, "13168f4f05692b68"),
+    "int8f": ("s8", 96, 256, "98602c755e02c35f"),
+    "int6k": ("q6_k", 512, 256, "f31c71fbcd70b47d"),
+    "int5m": ("q5_1", 96, 256, "05f4647b6a810c0b"),
+    "int5k": ("q5_k", 512, 256, "3ce08043d2287b2c"),
+    "int5": ("q5_0", 96, 256, "692198400ccf3221"),
+    "int4m": ("q4_1", 96, 64, "7777b9dae1f275bb"),
+    "int4z": ("z4", 96, 256, "8bd98a3431c802a9"),
+    "int4k": ("q4_k", 512, 256, "6b264a9b99066b00"),
+    "int4": ("q4_0", 96, 64, "3fa98d091223ba03"),
+    "int3k": ("q3_k", 512, 256, "9623c1de2a06949d"),
+    "int2k": ("q2_k", 512, 256, "954391fc6c9ca63f"),
 }
+"""Execution format -> the source it is packed from, columns, the bound of the source's random bytes, the digest."""
 
 
-@pytest.mark.parametrize("form", LAYOUTS)
-def test_the_layout_of_version_1(form: str) -> None:
-    """Directories on disks hold these bytes: when this fails, raise VERSION in weights/quantized/packed.py."""
-    source, digest = LAYOUTS[form]
+def layout(form: str) -> str:
+    source, columns, bound, _ = LAYOUTS[form]
     block, size = SOURCES[source]
-    raw = np.random.default_rng(0).integers(0, 64, 32 * 96 // block * size).astype(np.uint8)
-    nbytes = native.packed_bytes(form, 32, 96)
+    raw = np.random.default_rng(0).integers(0, bound, 32 * columns // block * size).astype(np.uint8)
+    nbytes = native.packed_bytes(form, 32, columns)
     dst = native.Arena(nbytes).view(0, nbytes)
-    native.pack(form, source, 32, 96, raw, dst, col0=0, n_total=32, threads=1)
-    assert hashlib.sha256(dst.tobytes()).hexdigest()[:16] == digest
+    native.pack(form, source, 32, columns, raw, dst, col0=0, n_total=32, threads=1)
+    return hashlib.sha256(dst.tobytes()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_the_layout_of_version_1(form: str) -> None:
+    """Directories on disks hold these bytes: when this fails, raise VERSION in weights/quantized/packed.py.
+
+    A new format gets a row: nothing is on disks in it yet.
+    """
+    assert layout(form) == LAYOUTS[form][3]
