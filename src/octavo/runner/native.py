@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from octavo.config.args import EngineArgs
 from octavo.errors import ConfigError
 from octavo.kernels import native
 from octavo.kernels.machine import cpu_list
+from octavo.kernels.pages import told_of_pages
 from octavo.kernels.reference.weights import dense_weight
 from octavo.kernels.start_notes import start_notes
 from octavo.program.executable import ExecutableSpec, PlacedWeight
@@ -163,8 +165,15 @@ def load(
         progress(min(1.0, done / total))
 
     backend.pack(checkpoint.tensors, progress=advance)
+    # On a thread, since it may take long where there is little to tell, and a start must not wait for it.
+    Thread(target=_log_pages, args=(backend.weights.address, backend.weights.nbytes), daemon=True).start()
     backend.start()
     return backend, native.isa(), team.threads
+
+
+def _log_pages(address: int, nbytes: int) -> None:
+    if told := told_of_pages(address, nbytes):
+        log.info("weights: %s", told)
 
 
 def parse_cpus(text: str | None) -> list[int] | None:
