@@ -1,6 +1,7 @@
 // The op tests in C++, for sanitizers, qemu and cross builds: a small transformer layer with awkward sizes, its
 // feed-forward once dense and once a mixture of experts, run whole, in chunks, on one thread and three, on every
-// variant that this CPU has. Everything must give scalar's bits.
+// variant that this CPU has. Everything must give scalar's bits, and scalar the bits written down here: the same on
+// every machine and from every compiler.
 #include <sched.h>
 
 #include <atomic>
@@ -25,26 +26,76 @@ using namespace octavo;
 
 namespace {
 
+constexpr std::int64_t kVocab = 300, kMaxLen = 700, kBlocks = 120, kExperts = 5, kChosen = 2;
+
 struct Random {
     std::uint64_t state = 1;
+    std::uint32_t bits() {  // 24 of them
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        return static_cast<std::uint32_t>(state >> 40);
+    }
     float operator()() {  // about normal: a sum of uniforms
         float sum = 0;
-        for (int i = 0; i < 4; i++) {
-            state = state * 6364136223846793005u + 1442695040888963407u;
-            sum += static_cast<float>(state >> 40) * 0x1p-24f - 0.5f;
-        }
+        for (int i = 0; i < 4; i++) sum += static_cast<float>(bits()) * 0x1p-24f - 0.5f;
         return 1.7f * sum;
     }
 };
 
+// The 64-bit FNV-1a of the logits' bits, each word's low byte first.
+std::uint64_t digest(const std::vector<std::uint32_t>& words) {
+    std::uint64_t sum = 0xcbf29ce484222325u;
+    for (const std::uint32_t word : words)
+        for (int shift = 0; shift < 32; shift += 8) sum = (sum ^ (word >> shift & 0xff)) * 0x100000001b3u;
+    return sum;
+}
+
+// What scalar must give. Numbers change only with the arithmetic (docs/numerics.md) or with this file's model.
+struct Golden {
+    const char* format;
+    int positions;
+    std::uint64_t digest;
+};
+
+constexpr Golden kGolden[] = {
+    // .ci/run under an emulated CPU
+    {"f32", 140, 0x424f3ccb134c7040u},
+    {"bf16", 140, 0x26d92d1f21a73923u},
+    {"int8", 140, 0x3c7a8ce829b38595u},
+    {"int4m", 140, 0x7fcfd9ef75484d72u},
+    {"int4", 140, 0x096a913ebf5dbb8bu},
+    {"int8f", 140, 0x6fe62923addb3f7eu},
+    // unless told otherwise
+    {"f32", 560, 0x21f96600d39c49c7u},
+    {"bf16", 560, 0x17f1dded3376f39bu},
+    {"int8", 560, 0x700e6f7fdad5b517u},
+    {"int4m", 560, 0x21b3a2bb5fcbaf5eu},
+    {"int4", 560, 0xe50e9b330be027d4u},
+    {"int8f", 560, 0x54b5681d3b180ea2u},
+};
+
+// Whether the logits are those written down; true at positions of which none are.
+bool check_golden(const char* format, int positions, std::vector<std::uint32_t> logits_and_token) {
+    logits_and_token.resize(kVocab);
+    const std::uint64_t got = digest(logits_and_token);
+    for (const Golden& g : kGolden) {
+        if (std::string(g.format) != format || g.positions != positions) continue;
+        const char* said = got == g.digest ? "same  " : "FAILED";
+        std::printf("%s %s scalar, %d positions: digest %016llx, written down %016llx\n", said, format, positions,
+                    static_cast<unsigned long long>(got), static_cast<unsigned long long>(g.digest));
+        return got == g.digest;
+    }
+    std::printf("       %s scalar, %d positions: digest %016llx, none written down\n", format, positions,
+                static_cast<unsigned long long>(got));
+    return true;
+}
+
 struct Sizes {
     const char* format;
-    const char* rows;  // the dtype its linears read
+    SourceFormat source;  // what its weights are packed from: f32, or blocks of 32 that begin with an f16 scale
+    const char* rows;     // the dtype its linears read
     Dtype kv;
     std::int64_t hidden, inner, heads, kv_heads, dim, block;
 };
-
-constexpr std::int64_t kVocab = 300, kMaxLen = 700, kBlocks = 120, kExperts = 5, kChosen = 2;
 
 // One layer over arenas of its own.
 class Model {
@@ -162,18 +213,37 @@ private:
     double matrix(std::int64_t n, std::int64_t k, std::int64_t experts = 1) {
         WeightFormat format = WeightFormat::f32;
         find_format(z_.format, &format);
-        std::vector<float> source(static_cast<std::size_t>(n * k));
+        if (!can_pack(format, z_.source) || k % source_info(z_.source).elements != 0)
+            std::printf("FAILED %s: cannot be packed\n", z_.format), std::exit(1);
+        std::vector<std::uint8_t> source(static_cast<std::size_t>(n) *
+                                         source_row_bytes(z_.source, static_cast<std::size_t>(k)));
         const std::size_t size = packed_bytes(format, static_cast<std::size_t>(n), static_cast<std::size_t>(k));
         arenas_.push_back(std::make_unique<Arena>(size * static_cast<std::size_t>(experts), false));
         std::uint8_t* p = arenas_.back()->data();
         for (std::int64_t e = 0; e < experts; e++) {
-            for (float& x : source) x = random_();
-            pack({format, SourceFormat::f32, n, k, reinterpret_cast<const std::uint8_t*>(source.data()),
-                  p + static_cast<std::size_t>(e) * size, 0, n},
-                 1);
+            fill(source);
+            pack({format, z_.source, n, k, source.data(), p + static_cast<std::size_t>(e) * size, 0, n}, 1);
         }
         spec_.weights.push_back({z_.format, n, k, reinterpret_cast<std::uintptr_t>(p)});
         return double(spec_.weights.size() - 1);
+    }
+    // Source rows at random, numbers about as large for every source.
+    void fill(std::vector<std::uint8_t>& source) {
+        if (z_.source == SourceFormat::f32) {
+            for (std::size_t i = 0; i < source.size(); i += 4) {
+                const float x = random_();
+                std::memcpy(source.data() + i, &x, 4);
+            }
+            return;
+        }
+        const SourceInfo& info = source_info(z_.source);
+        for (std::uint8_t& byte : source) byte = static_cast<std::uint8_t>(random_.bits() >> 16);
+        // Scales of 1/8 to 1/4 for 16 codes, 1/128 to 1/64 for 256: f16, whose exponents begin at bit 10.
+        const unsigned least = info.high < 16 ? 0x3000 : 0x2000;
+        for (std::size_t i = 0; i < source.size(); i += static_cast<std::size_t>(info.bytes)) {
+            const auto scale = static_cast<std::uint16_t>(least + (random_.bits() >> 14));
+            std::memcpy(source.data() + i, &scale, 2);
+        }
     }
     void op(const char* kind, const std::vector<std::vector<double>>& parts) {
         OpSpec o{kind, {}};
@@ -229,9 +299,12 @@ int check_homes() {
 int main(int argc, char** argv) {
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
     const Sizes all[] = {
-        {"f32", "f32", Dtype::f32, 60, 100, 3, 3, 20, 16},  {"bf16", "bf16", Dtype::bf16, 96, 72, 4, 2, 64, 32},
-        {"int8", "q8", Dtype::bf16, 100, 68, 9, 3, 64, 16}, {"int4m", "q8", Dtype::bf16, 64, 96, 7, 1, 80, 8},
-        {"int4", "q8", Dtype::i8, 64, 96, 9, 3, 64, 16},    {"int8f", "q8", Dtype::i8, 64, 96, 4, 2, 20, 8},
+        {"f32", SourceFormat::f32, "f32", Dtype::f32, 60, 100, 3, 3, 20, 16},
+        {"bf16", SourceFormat::f32, "bf16", Dtype::bf16, 96, 72, 4, 2, 64, 32},
+        {"int8", SourceFormat::f32, "q8", Dtype::bf16, 100, 68, 9, 3, 64, 16},
+        {"int4m", SourceFormat::f32, "q8", Dtype::bf16, 64, 96, 7, 1, 80, 8},
+        {"int4", SourceFormat::q4_0, "q8", Dtype::i8, 64, 96, 9, 3, 64, 16},
+        {"int8f", SourceFormat::q8_0, "q8", Dtype::i8, 64, 96, 8, 4, 20, 8},
     };
     // Positions: across 128 and 512 unless told otherwise (an emulated CPU takes minutes for that).
     const int total = argc > 1 ? std::atoi(argv[1]) : 560;
@@ -244,6 +317,11 @@ int main(int argc, char** argv) {
         for (std::int64_t i = 0; i < kVocab; i++)
             finite = finite && (want[static_cast<std::size_t>(i)] >> 23 & 0xff) != 0xff;
         if (!finite) failures++, std::printf("FAILED %s: not finite\n", z.format);
+        // Weights that were never written would give the same bits everywhere, too.
+        bool differ = false;
+        for (std::size_t i = 1; i < kVocab; i++) differ = differ || want[i] != want[0];
+        if (!differ) failures++, std::printf("FAILED %s: all logits are one number\n", z.format);
+        if (!check_golden(z.format, total, want)) failures++;
         for (const std::string& isa : usable_isas()) {
             for (const auto& [threads, size] : {std::pair{1, total}, {3, 130}, {2, 37}}) {
                 auto chunks = chunks_of(total - 3, size);

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import logging
 import math
+import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import numpy as np
 import pytest
 
 from octavo import LLM, AsyncLLM, EngineArgs, SamplingParams
+from octavo.kernels.pages import huge_pages
 from octavo.types import RequestOutput
 from tests.tiny import dense_logits, write_tiny
 
@@ -184,3 +188,14 @@ def test_the_engine_process_says_the_same(llm: LLM, directory: Path, options: Op
             return await asyncio.gather(*(one(p, q) for p, q in zip(PROMPTS, params, strict=True)))
 
     assert asyncio.run(run()) == expected
+
+
+def test_a_start_tells_of_huge_pages(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("octavo._native", reason="the native module is not built")
+    if not huge_pages():
+        pytest.skip("the system does not tell of 2 MiB pages")
+    with caplog.at_level(logging.INFO, "octavo.runner.native"), LLM(str(directory), **EVERYWHERE):
+        until = time.monotonic() + 10  # told by a thread: the start does not wait for it
+        while "on 2 MiB pages" not in caplog.text and time.monotonic() < until:
+            time.sleep(0.01)
+    assert re.search(r"weights: \d+ MiB, (\d+|none) on 2 MiB pages", caplog.text)

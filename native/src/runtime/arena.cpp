@@ -21,7 +21,7 @@ Arena::Arena(std::size_t nbytes, bool huge) : size_(nbytes) {
     mapping_ = static_cast<std::uint8_t*>(p);
     const auto address = reinterpret_cast<std::uintptr_t>(mapping_);
     data_ = mapping_ + ((address + kHuge - 1) / kHuge * kHuge - address);
-    // A refusal only costs speed.
+    // A refusal only costs speed; kernels/pages.py tells how much lies on huge pages.
     if (huge) (void)madvise(data_, mapped_ - static_cast<std::size_t>(data_ - mapping_), MADV_HUGEPAGE);
 }
 

@@ -24,6 +24,7 @@ from octavo._native import row_bytes as row_bytes
 from octavo._native import set_isa as set_isa
 from octavo._native import unpack_rows as unpack_rows
 from octavo.errors import ConfigError
+from octavo.kernels.cgroup import cpu_quota
 from octavo.kernels.machine import nodes_of
 from octavo.kernels.seats import Seat, seats
 
@@ -52,25 +53,10 @@ def physical_cores(allowed: Sequence[int]) -> list[int]:
     return list(first.values())
 
 
-def quota_cpus() -> float | None:
-    """CPUs' worth of time the control group allows, None where it sets no limit."""
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return None if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
-        pass
-    try:
-        quota_us = int(Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").read_text())
-        period_us = int(Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us").read_text())
-        return quota_us / period_us if quota_us > 0 else None
-    except (OSError, ValueError):
-        return None
-
-
 def default_threads() -> int:
-    """One thread a physical core of the affinity mask, no more than the control group's quota."""
+    """One thread a physical core of the affinity mask, no more than the control groups' quota."""
     cores = len(physical_cores(sorted(os.sched_getaffinity(0))))
-    quota = quota_cpus()
+    quota = cpu_quota()
     return max(1, cores if quota is None else min(cores, int(quota)))
 
 

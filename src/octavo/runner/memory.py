@@ -8,6 +8,7 @@ from pathlib import Path
 from octavo.config.args import EngineArgs
 from octavo.errors import DoesNotFit
 from octavo.facts import KVGroup, most_positions, peak_blocks
+from octavo.kernels import cgroup
 
 MIB = 1 << 20
 TYPICAL_LEN = 1024
@@ -24,25 +25,22 @@ class Machine:
     available: int
 
     @classmethod
-    def read(cls) -> Machine:
-        """From /proc/meminfo, narrowed by the cgroup's limit (version 2 or 1) where there is one."""
+    def read(
+        cls, *, meminfo: Path = Path("/proc/meminfo"), root: Path = cgroup.ROOT, own: Path = cgroup.OWN
+    ) -> Machine:
+        """From `meminfo`, narrowed by every control group that holds this process.
+
+        `root` and `own` are those of kernels/cgroup.py.
+        """
         fields: dict[str, int] = {}
-        for line in Path("/proc/meminfo").read_text().splitlines():
+        for line in meminfo.read_text().splitlines():
             name, _, rest = line.partition(":")
             fields[name] = int(rest.split()[0]) * 1024
-        total, available = fields["MemTotal"], fields.get("MemAvailable", fields["MemFree"])
-        for limit_file, usage_file in (
-            ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-            ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-        ):
-            try:
-                limit, usage = Path(limit_file).read_text().strip(), int(Path(usage_file).read_text())
-            except (OSError, ValueError):
-                continue
-            if limit.isdigit() and int(limit) < total:
-                total = int(limit)
-                available = min(available, max(0, total - usage))
-            break
+        whole, available = fields["MemTotal"], fields.get("MemAvailable", fields["MemFree"])
+        total = whole
+        for limit, use in cgroup.memory_limits(root=root, own=own):
+            if limit < whole:
+                total, available = min(total, limit), min(available, max(0, limit - use))
         return cls(total=total, available=available)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from octavo.config.args import EngineArgs
 from octavo.kernels import native
 from octavo.kernels.affinity import named_cpus
+from octavo.kernels.pages import told_of_pages
 from octavo.kernels.reference.weights import dense_weight
 from octavo.kernels.start_notes import start_notes
 from octavo.program.executable import ExecutableSpec, PlacedWeight
@@ -166,5 +168,12 @@ def load(
         progress(min(1.0, done / total))
 
     backend.pack(checkpoint.tensors, progress=advance)
+    # On a thread, since it may take long where there is little to tell, and a start must not wait for it.
+    Thread(target=_log_pages, args=(backend.weights.address, backend.weights.nbytes), daemon=True).start()
     backend.start(checkpoint.tensors)
     return backend, native.isa(), team.threads
+
+
+def _log_pages(address: int, nbytes: int) -> None:
+    if told := told_of_pages(address, nbytes):
+        log.info("weights: %s", told)
