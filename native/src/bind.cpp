@@ -90,7 +90,6 @@ void pack_weight(const std::string& format, const std::string& source, std::int6
                  MutableBytes dst, std::int64_t col0, std::int64_t n_total, int threads) {
     const WeightFormat f = format_of(format);
     const SourceFormat s = source_of(source);
-    if (!can_pack(f, s)) throw std::invalid_argument("pack: " + source + " to " + format + " would lose bits");
     need(n >= 0 && k > 0 && col0 >= 0 && col0 + n <= n_total && n_total < (std::int64_t{1} << 31) &&
              k < (std::int64_t{1} << 31),
          "pack: columns outside the weight");

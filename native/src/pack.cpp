@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <stdexcept>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -248,7 +250,7 @@ void pack_row(const PackJob& job, const uint8_t* row, const Column& c, std::vect
         case WeightFormat::bf16: return floats_to_bf16(x, job.k, c);
         case WeightFormat::int8: return floats_to_int8(x, job.k, c);
         case WeightFormat::int4m: return floats_to_int4m(job, x, c);
-        default: return;  // can_pack() refuses it
+        default: break;  // can_pack() refuses it
     }
 }
 
@@ -291,6 +293,10 @@ void pack_rows(const PackJob& job, int64_t row0, int64_t row1) {
 }
 
 void pack(const PackJob& job, int threads) {
+    if (!can_pack(job.format, job.source)) {
+        throw std::invalid_argument(std::string("pack: ") + source_info(job.source).name + " to " +
+                                    info_of(job.format).name + " would lose bits");
+    }
     // Whole panels to a thread, and none for so few bytes that starting it costs more.
     const size_t bytes = source_row_bytes(job.source, static_cast<size_t>(job.k)) * static_cast<size_t>(job.n);
     const int64_t useful = static_cast<int64_t>(bytes / (size_t{256} << 10)) + 1;

@@ -1,5 +1,7 @@
 #include "octavo/cpu.h"
 
+#include "octavo/kernels.h"
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <xmmintrin.h>
@@ -50,6 +52,7 @@ bool dot_is_pair_chain();  // kernels/selftest.cpp
 #endif
 
 std::string isa_note(const std::string& isa) {
+    if (kernels_of(isa.c_str()) == nullptr) return "not compiled in";
 #if defined(__x86_64__)
     static const Features f = detect();
     if (isa == "scalar") return "";

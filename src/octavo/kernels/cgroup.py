@@ -25,27 +25,42 @@ def cpu_quota(*, root: Path = ROOT, own: Path = OWN) -> float | None:
 
     `root`: where groups are mounted. `own`: which groups the process is in, written as /proc/self/cgroup is.
     """
-    limits = (quota / period for quota, period in _pairs("cpu", root, own) if quota > 0 and period > 0)
+    limits = (quota / period for _, quota, period in _found("cpu", root, own) if quota > 0 and period > 0)
     return min(limits, default=None)
 
 
 def memory_limits(*, root: Path = ROOT, own: Path = OWN) -> list[tuple[int, int]]:
     """(limit, use) in bytes of every group that has a limit. Parameters as in `cpu_quota`.
 
-    Version 1 writes "no limit" as a number larger than any memory.
+    Use is without cached files that the kernel gives up first: the model that was just fetched or read is none that
+    its weights have no room beside. Version 1 writes "no limit" as a number larger than any memory.
     """
-    return [(limit, use) for limit, use in _pairs("memory", root, own) if limit >= 0 and use >= 0]
+    limits = []
+    for folder, limit, use in _found("memory", root, own):
+        if limit >= 0 and use >= 0:
+            limits.append((limit, max(0, use - _idle_files(folder))))
+    return limits
 
 
-def _pairs(controller: str, root: Path, own: Path) -> Iterator[tuple[int, int]]:
-    """The two numbers of each group that has them."""
+def _idle_files(folder: Path) -> int:
+    """Bytes of a group's cached files that were not used lately, with those of the groups in it; 0 if it is not told."""
+    try:
+        lines = (folder / "memory.stat").read_text(errors="replace").splitlines()
+        stat = dict(line.split(" ", 1) for line in lines)
+        return max(0, int(stat.get("total_inactive_file", stat.get("inactive_file", 0))))
+    except (OSError, ValueError):
+        return 0
+
+
+def _found(controller: str, root: Path, own: Path) -> Iterator[tuple[Path, int, int]]:
+    """Each group that has them, and its two numbers."""
     for folder, version in _folders(controller, root, own):
         try:
             words = " ".join((folder / name).read_text(errors="replace") for name in FILES[controller, version]).split()
             first, second = map(int, words)
         except (OSError, ValueError):
             continue  # no such group, or no limit: "max"
-        yield first, second
+        yield folder, first, second
 
 
 def _folders(controller: str, root: Path, own: Path) -> Iterator[tuple[Path, int]]:

@@ -40,6 +40,18 @@ def tree(tmp_path: Path) -> Tree:
     return Tree(tmp_path)
 
 
+def test_cached_files_that_nobody_uses_are_no_use(tree: Tree) -> None:
+    """The working set, as Kubernetes counts it: a model that was just fetched does not keep its own weights out."""
+    tree.own.write_text("0::/box\n")
+    stat = f"anon 5\nfile {3 * GIB}\ninactive_file {2 * GIB}\nactive_file {GIB}\n"
+    tree.put("box", memory_max=f"{4 * GIB}\n", memory_current=f"{3 * GIB + 5}\n", memory_stat=stat)
+    assert tree.memory == [(4 * GIB, GIB + 5)]
+    tree.put("box", memory_stat=f"inactive_file 1\ntotal_inactive_file {GIB}\n")  # version 1 counts children apart
+    assert tree.memory == [(4 * GIB, 2 * GIB + 5)]
+    tree.put("box", memory_stat="rubbish\n")
+    assert tree.memory == [(4 * GIB, 3 * GIB + 5)]
+
+
 def test_the_smallest_limit_of_nested_groups_binds(tree: Tree) -> None:
     tree.own.write_text("0::/system.slice/octavo.service/worker\n")
     tree.put("", memory_stat="anon 1\n")
