@@ -43,7 +43,7 @@ def memory_limits(*, root: Path = ROOT, own: Path = OWN) -> list[tuple[int, int]
 
 
 def _idle_files(folder: Path) -> int:
-    """Bytes of a group's cached files that were not used lately, with those of the groups in it; 0 if it is not told."""
+    """Bytes of cached files of a group and those in it that were not used lately; 0 where it is not told."""
     try:
         lines = (folder / "memory.stat").read_text(errors="replace").splitlines()
         stat = dict(line.split(" ", 1) for line in lines)
