@@ -116,6 +116,13 @@ def vectors(shape: Shape) -> Iterator[tuple[str, int, float]]:
             yield f"blk.{layer}.attn_v.bias", shape.kv_heads * shape.head, 0.0
 
 
+def unfit(shape: Shape, kind: str) -> str:
+    """Why this shape cannot be written in this type, "" where it can: rows are whole blocks."""
+    size = TYPES[kind][1]
+    wrong = {columns for _, _, columns in matrices(shape) if columns % size}
+    return f"rows: got {min(wrong)} numbers, allowed for {kind}: a multiple of {size}" if wrong else ""
+
+
 def write(out: Path, shape: Shape, kind: str, vocabulary: Path) -> None:
     writer = gguf.GGUFWriter(out, shape.architecture)
     writer.add_name(out.stem)
@@ -129,7 +136,11 @@ def write(out: Path, shape: Shape, kind: str, vocabulary: Path) -> None:
     writer.add_value_length(shape.head)
     writer.add_rope_freq_base(shape.base)
     writer.add_layer_norm_rms_eps(shape.eps)
-    for name, field in gguf.GGUFReader(vocabulary).fields.items():
+    fields = gguf.GGUFReader(vocabulary).fields
+    tokens = len(fields["tokenizer.ggml.tokens"].data)
+    if tokens > shape.vocabulary:
+        raise SystemExit(f"{vocabulary}: got {tokens} tokens, allowed: at most the shape's {shape.vocabulary}")
+    for name, field in fields.items():
         if name.startswith("tokenizer."):
             sub = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
             writer.add_key_value(name, field.contents(), field.types[0], sub_type=sub)
@@ -157,6 +168,8 @@ def main() -> None:
     parser.add_argument("--type", required=True, choices=TYPES)
     parser.add_argument("--vocabulary", required=True, type=Path, help="a GGUF file with the tokenizer")
     args = parser.parse_args()
+    if refused := unfit(SHAPES[args.shape], args.type):
+        parser.error(refused)
     write(args.out, SHAPES[args.shape], args.type, args.vocabulary)
     print(f"{args.out}: {args.out.stat().st_size / 1e6:.0f} MB")
 

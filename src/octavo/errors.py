@@ -121,10 +121,14 @@ def did_you_mean(got: object, known: Iterable[str]) -> str:
     return f"; did you mean {folded[near[0]]}?" if near else ""
 
 
+PARTS = 32
+"""Parts of a name between dots, from which on it is no model's and is taken as it is: files may hold any text."""
+
+
 def every(names: Iterable[str]) -> str:
     """All of them on one line, none left out: names that differ in numbers between dots only are one pattern with
     ranges, "model.layers.0-3,5.mlp.up_proj.weight". Patterns stay in the order of their first names."""
-    rows = dict.fromkeys(tuple(name.split(".")) for name in names)
+    rows = dict.fromkeys(tuple(name.split(".")) if name.count(".") < PARTS else (name,) for name in names)
     for place in reversed(range(max(map(len, rows), default=0))):
         rows = dict.fromkeys(_merge(rows, place))
     return ", ".join(".".join(row) for row in rows)

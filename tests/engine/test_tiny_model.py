@@ -192,7 +192,7 @@ def test_the_engine_process_says_the_same(llm: LLM, directory: Path, options: Op
 
 def test_a_start_tells_of_huge_pages(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("octavo._native", reason="the native module is not built")
-    if not huge_pages():
+    if not huge_pages()[0]:
         pytest.skip("the system does not tell of 2 MiB pages")
     with caplog.at_level(logging.INFO, "octavo.runner.native"), LLM(str(directory), **EVERYWHERE):
         until = time.monotonic() + 10  # told by a thread: the start does not wait for it

@@ -6,16 +6,14 @@ import contextlib
 import os
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from octavo.bench.process import Running, free_port, running
 from octavo.kernels.machine import cpu_list
 from tests.child import child_env
-from tests.server.live import free_port
 from tests.tiny import write_tiny
 
 pytest.importorskip("octavo._native", reason="the native module is not built")
@@ -26,8 +24,8 @@ def test_disjoint_servers(tmp_path: Path) -> None:
     model = write_tiny(tmp_path / "model", "llama")
     first, second = sorted(os.sched_getaffinity(0))[:2]
     with _serving(model, first) as one, _serving(model, second) as other:
-        for process, cpu in ((one, first), (other, second)):
-            masks = _masks(process.pid)
+        for server, cpu in ((one, first), (other, second)):
+            masks = _masks(server.pid)
             assert len(masks) > 4, "a front half and an engine"
             assert set(masks.values()) == {(cpu,)}, masks
 
@@ -42,27 +40,11 @@ def test_a_cpu_that_is_not_ours_is_refused_at_once(tmp_path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _serving(model: Path, cpu: int) -> Iterator[subprocess.Popen[bytes]]:
+def _serving(model: Path, cpu: int) -> Iterator[Running]:
     port = free_port()
-    command = [sys.executable, "-m", "octavo", "serve", str(model), "--port", str(port), "--cpus", str(cpu)]
-    process = subprocess.Popen(command, env=child_env(), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 60
-        while not _healthy(port):
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.05)
-        yield process
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def _healthy(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
+    words = ["serve", str(model), "--port", str(port), "--served-model-name", "m", "--cpus", str(cpu)]
+    with running([sys.executable, "-m", "octavo", *words], port=port, model="m", env=child_env()) as server:
+        yield server
 
 
 def _masks(pid: int) -> dict[str, tuple[int, ...]]:

@@ -101,6 +101,7 @@ def test_reports_are_matched_to_promises(tmp_path: Path) -> None:
         '<testcase file="tests/a/test_b.py" name="test_one[x]"/>'
         '<testcase file="tests/a/test_b.py" name="test_two"><failure/></testcase>'
         '<testcase classname="tests.a.test_c" name="test_three"><skipped/></testcase>'
+        '<testcase classname="" name="tests.a.test_d"><skipped/></testcase>'
         "</testsuite></testsuites>"
     )
     found = promises.parse(report)
@@ -108,6 +109,7 @@ def test_reports_are_matched_to_promises(tmp_path: Path) -> None:
         "tests/a/test_b.py::test_one[x]": (1, 0, 0),
         "tests/a/test_b.py::test_two": (0, 1, 0),
         "tests/a/test_c.py::test_three": (0, 0, 1),
+        "tests/a/test_d.py::tests.a.test_d": (0, 0, 1),
     }
     assert promises._matches("tests/a/test_b.py::test_one[x]", "tests/a/test_b.py::test_one")
     assert promises._matches("tests/a/test_b.py::test_one[x]", "tests/a")
@@ -124,6 +126,10 @@ def test_a_promise_passes_only_by_what_ran() -> None:
     some = row((file,), one=passed, two=skipped)
     assert (some.status, some.note) == ("passed", "1 passed, 2 skipped")
     assert row((file,), one=skipped).status == "not run"
+    apart = row((file, "tests/a/test_c.py"), one=passed)
+    assert apart.status == "not run" and "no such test: tests/a/test_c.py" in apart.note, (
+        "one file does not do for both"
+    )
     assert row((file,), one=passed, two=failed).status == "missed"
     named = row((one, two), one=passed, two=skipped)
     assert named.status == "not run" and "1 passed, 2 skipped" in named.note and "test_two" in named.note

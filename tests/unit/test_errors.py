@@ -49,3 +49,9 @@ def _written_out(text: str) -> list[str]:
 )
 def test_nothing_is_left_out_and_nothing_added(names: set[str]) -> None:
     assert sorted(_written_out(every(sorted(names)))) == sorted(names)
+
+
+def test_a_name_that_is_no_models_is_taken_as_it_is() -> None:
+    """A file's header may hold a name of a million dots."""
+    name = "1." * 1_000_000
+    assert every([name, "layers.0.a", "layers.1.a"]) == f"{name}, layers.0-1.a"

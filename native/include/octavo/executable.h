@@ -16,6 +16,7 @@
 #include "octavo/arena.h"
 #include "octavo/homes.h"
 #include "octavo/kernels.h"
+#include "octavo/padded.h"
 #include "octavo/spec.h"
 #include "octavo/team.h"
 
@@ -126,10 +127,6 @@ private:
         std::vector<std::int32_t> order;  // [max_tokens * chosen]
         std::vector<Unit> units;
     };
-    struct alignas(64) Counter {
-        std::atomic<std::int64_t> value{0};
-    };
-
     class Parser;
     friend class Parser;
     void run(std::int64_t num_seqs, std::size_t first, std::size_t end);
@@ -157,8 +154,8 @@ private:
     std::vector<KvSpec> kv_;
     std::map<std::string, std::pair<std::size_t, std::size_t>> segments_;  // in stages
     std::vector<Stage> stages_;
-    std::unique_ptr<Homes> homes_;     // a work a stage
-    std::unique_ptr<Counter[]> done_;  // items of each stage
+    std::unique_ptr<Homes> homes_;            // a work a stage
+    std::vector<Padded<std::int64_t>> done_;  // items of each stage
     std::vector<std::unique_ptr<LinearWeight>> embeds_;
     std::vector<AttendPlan> plans_;
     std::vector<ExpertPlan> expert_plans_;

@@ -14,6 +14,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "octavo/padded.h"
+
 namespace octavo {
 
 class Team {
@@ -57,9 +59,6 @@ public:
     }
 
 private:
-    struct alignas(64) Padded {
-        std::atomic<std::uint32_t> value{0};
-    };
     void worker(int thread, const std::vector<int>& cpus);
     void guarded(int thread);
     void fail(const char* what);
@@ -68,9 +67,9 @@ private:
     bool closed_ = false;
     Function function_ = nullptr;
     void* context_ = nullptr;
-    Padded epoch_;   // run number; a change starts a run
-    Padded done_;    // workers that left the current run
-    Padded parked_;  // workers asleep on epoch_
+    Padded<std::uint32_t> epoch_;   // run number; a change starts a run
+    Padded<std::uint32_t> done_;    // workers that left the current run
+    Padded<std::uint32_t> parked_;  // workers asleep on epoch_
     std::atomic<bool> stop_{false};
     std::atomic<bool> failed_{false};
     std::string what_;

@@ -52,12 +52,11 @@ bool dot_is_pair_chain();  // kernels/selftest.cpp
 #endif
 
 std::string isa_note(const std::string& isa) {
-    if (kernels_of(isa.c_str()) == nullptr) return "not compiled in";
+    if (kernels_of(isa.c_str()) == nullptr) return "no such variant is compiled in";
 #if defined(__x86_64__)
     static const Features f = detect();
-    if (isa == "scalar") return "";
 #if defined(OCTAVO_EMULATE_AVX512)
-    return f.avx2 ? "" : "the emulation needs AVX2";
+    if (isa != "scalar") return f.avx2 ? "" : "the emulation needs AVX2";
 #endif
     if (isa == "avx2") return f.avx2 ? "" : "this CPU has no AVX2, FMA and F16C";
     if (isa == "avx512vnni") return f.vnni ? "" : "this CPU has no AVX-512 VNNI";
@@ -67,12 +66,9 @@ std::string isa_note(const std::string& isa) {
         static const bool same = avx512bf16::dot_is_pair_chain();
         if (!same) return "vdpbf16ps of this CPU is not two ordered FMAs: the variant would give other bits";
 #endif
-        return "";
     }
-#else
-    if (isa == "scalar") return "";
 #endif
-    return "not compiled in";
+    return "";
 }
 
 const std::vector<std::string>& usable_isas() {

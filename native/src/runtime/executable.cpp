@@ -179,13 +179,12 @@ void Executable::run(std::int64_t num_seqs, std::size_t first, std::size_t end) 
     for (AttendPlan& plan : plans_) build_plan(plan, num_seqs);
     for (std::size_t i = first; i < end; i++) {
         prepare(stages_[i]);
-        homes_->reset(i);
+        homes_->begin(i);
         done_[i].value.store(0, std::memory_order_relaxed);
     }
     auto body = [&](int thread) {
         for (std::size_t i = first; i < end; i++) {
             Stage& stage = stages_[i];
-            if (stage.items == 0) continue;
             const double began = profile_ && thread == 0 ? wall_seconds() : 0.0;
             run_stage(i, thread);
             if (!team_->wait_until(done_[i].value, stage.items)) return;
@@ -195,7 +194,12 @@ void Executable::run(std::int64_t num_seqs, std::size_t first, std::size_t end) 
             }
         }
     };
-    team_->run(body);
+    try {
+        team_->run(body);
+    } catch (...) {
+        homes_->reset();
+        throw;
+    }
 }
 
 void Executable::profile(bool on) {

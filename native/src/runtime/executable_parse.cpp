@@ -242,7 +242,7 @@ void Executable::Parser::find_segments() {
         exe_.segments_[name] = {stage_at(range.first), stage_at(range.second)};
     }
     exe_.homes_ = std::make_unique<Homes>(stages.size(), exe_.team_->threads());
-    exe_.done_ = std::make_unique<Counter[]>(stages.size());
+    exe_.done_ = std::vector<Padded<std::int64_t>>(stages.size());
 }
 
 void Executable::Parser::place_extra() {

@@ -106,7 +106,7 @@ class Explained:
             max_num_batched_tokens=most if flags.wanted else args.max_num_batched_tokens,
         )
         loader = importlib.import_module("octavo.runner.loader")
-        self.checkpoint = loader.open_model(source.path)
+        self.checkpoint = importlib.import_module("octavo.runner.opened").open_model(source.path)
         self.planned = loader.plan_model(self.args, self.checkpoint)
         if flags.context is not None and flags.context > self.planned.program.max_len:
             raise UsageError(

@@ -57,8 +57,8 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     threads: int | None = None
     """Kernel threads. Default: one per physical core this process may use."""
     cpus: str | None = None
-    """CPUs to run on, as in "0-3,8": server and engine keep to them, each kernel thread but the engine's own to one.
-    Default: all that this process may use, and nobody is pinned."""
+    """CPUs to run on, as in "0-3,8": a server's two halves (AsyncLLM's engine) keep to them, and each kernel thread but
+    the one that steps to one of them. Default: all that this process may use, and nobody is pinned."""
     seed: int | None = None
     """Makes the seeds that the engine draws for requests without one repeatable."""
     depth: int = 1

@@ -32,8 +32,8 @@ def cpu_quota(*, root: Path = ROOT, own: Path = OWN) -> float | None:
 def memory_limits(*, root: Path = ROOT, own: Path = OWN) -> list[tuple[int, int]]:
     """(limit, use) in bytes of every group that has a limit. Parameters as in `cpu_quota`.
 
-    Use is without cached files that the kernel gives up first: the model that was just fetched or read is none that
-    its weights have no room beside. Version 1 writes "no limit" as a number larger than any memory.
+    Use is without cached files that the kernel gives up first: a model's own file, just fetched or read, must not count
+    against its weights. Version 1 writes "no limit" as a number larger than any memory.
     """
     limits = []
     for folder, limit, use in _found("memory", root, own):

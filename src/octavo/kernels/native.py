@@ -26,7 +26,7 @@ from octavo._native import unpack_rows as unpack_rows
 from octavo.errors import ConfigError
 from octavo.kernels.cgroup import cpu_quota
 from octavo.kernels.machine import nodes_of
-from octavo.kernels.seats import Seat, seats
+from octavo.kernels.seats import Seat, pinned_seats, seats
 
 _CPU = Path("/sys/devices/system/cpu")
 
@@ -69,8 +69,10 @@ def team_seats(*, threads: int | None = None, cpus: Sequence[int] | None = None)
         threads = len(cpus) if cpus else default_threads()
     if not 1 <= threads <= 1024:
         raise ConfigError(f"--threads: got {threads}, allowed: 1 to 1024")
-    cores = cpus or physical_cores(sorted(os.sched_getaffinity(0)))
-    return seats(threads, cores, pinned=bool(cpus), of_node=nodes_of())
+    if cpus:
+        return pinned_seats(threads, cpus, nodes_of())
+    allowed = sorted(os.sched_getaffinity(0))
+    return seats(threads, physical_cores(allowed), allowed, nodes_of())
 
 
 def team_on(taken: Sequence[Seat]) -> Team:

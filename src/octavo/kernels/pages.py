@@ -9,19 +9,21 @@ from pathlib import Path
 
 SMAPS = Path("/proc/self/smaps")
 SETTINGS = Path("/sys/kernel/mm/transparent_hugepage")
+MOST = 16 << 30
+"""Bytes that are looked at: while the kernel counts the process can map nothing, and a first request would wait."""
 
 
-def huge_pages(*, settings: Path = SETTINGS) -> str:
-    """The setting for 2 MiB pages: always, madvise or never; "" where the system does not say."""
+def huge_pages(*, settings: Path = SETTINGS) -> tuple[str, Path]:
+    """The setting for 2 MiB pages (always, madvise or never; "" where the system does not say), and its file."""
     # Newer kernels have a setting for each size, which may refer to the general one.
-    for name in ("hugepages-2048kB/enabled", "enabled"):
+    for file in (settings / "hugepages-2048kB" / "enabled", settings / "enabled"):
         try:
-            chosen = (settings / name).read_text().partition("[")[2].partition("]")[0]
+            chosen = file.read_text().partition("[")[2].partition("]")[0]
         except OSError:
             continue
         if chosen and chosen != "inherit":
-            return chosen
-    return ""
+            return chosen, file
+    return "", settings
 
 
 def huge_bytes(address: int, nbytes: int, *, smaps: Path = SMAPS) -> int | None:
@@ -52,8 +54,8 @@ def huge_bytes(address: int, nbytes: int, *, smaps: Path = SMAPS) -> int | None:
 def told_of_pages(address: int, nbytes: int, *, settings: Path = SETTINGS, smaps: Path = SMAPS) -> str:
     """A sentence on the weights that lie at `address`; "" where the system does not say."""
     size = f"{nbytes / 2**20:,.0f} MiB"
-    if huge_pages(settings=settings) == "never":
-        # None is huge, and to be told so would take long.
-        return f"{size}, none on 2 MiB pages, which are faster (as root: echo madvise > {SETTINGS}/enabled)"
-    huge = huge_bytes(address, nbytes, smaps=smaps)
+    setting, file = huge_pages(settings=settings)
+    if setting == "never":
+        return f"{size}, none on 2 MiB pages, which are faster (as root: echo madvise > {file})"
+    huge = huge_bytes(address, nbytes, smaps=smaps) if nbytes <= MOST else None
     return "" if huge is None else f"{size}, {huge / 2**20:,.0f} on 2 MiB pages"

@@ -14,20 +14,24 @@ class Seat:
     cpus: tuple[int, ...] = ()
 
 
-def seats(threads: int, cores: Sequence[int], *, pinned: bool, of_node: Mapping[int, int]) -> list[Seat]:
+def pinned_seats(threads: int, cpus: Sequence[int], of_node: Mapping[int, int]) -> list[Seat]:
+    """Each thread on one of `cpus`, in their order, again from the first where there are more threads.
+
+    `of_node`, here and below: CPU -> node; a CPU that is not in it is of node 0.
+    """
+    return [Seat(of_node.get(cpu, 0), (cpu,)) for cpu in (cpus[i % len(cpus)] for i in range(threads))]
+
+
+def seats(threads: int, cores: Sequence[int], allowed: Sequence[int], of_node: Mapping[int, int]) -> list[Seat]:
     """A seat for each of `threads`, the threads of a node behind each other.
 
-    `cores`: CPUs to sit on, one each, again from the first where there are more threads. `pinned`: each thread to its
-    own, in the order given. Otherwise nobody is bound, so that a front end on the same cores finds room; unless the
-    threads need several nodes, when each stays on its node, beside the weights it reads. `of_node`: CPU -> node; a CPU
-    that is not in it is of node 0.
+    `cores`: one CPU a core, which are filled node by node, and again where there are more threads. Nobody is bound, so
+    that a front end on the same cores finds room; unless the threads need several nodes, when each may run on those of
+    the `allowed` CPUs that are its node's, beside the weights it reads.
     """
-    if pinned:
-        chosen = [cores[i % len(cores)] for i in range(threads)]
-        return [Seat(of_node.get(cpu, 0), (cpu,)) for cpu in chosen]
     near = sorted(cores, key=lambda cpu: (of_node.get(cpu, 0), cpu))
     nodes = sorted(of_node.get(near[i % len(near)], 0) for i in range(threads))
     if len(set(nodes)) < 2:
         return [Seat(node) for node in nodes]
-    on_node = {node: tuple(cpu for cpu in near if of_node.get(cpu, 0) == node) for node in nodes}
+    on_node = {node: tuple(cpu for cpu in sorted(allowed) if of_node.get(cpu, 0) == node) for node in nodes}
     return [Seat(node, on_node[node]) for node in nodes]

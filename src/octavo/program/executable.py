@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from octavo.kernels import OPS
-from octavo.program.ir import ACTIVATIONS, Host, Op, Program, Rows, Weight
+from octavo.program.ir import ACTIVATIONS, Host, Op, Program, Rows, Weight, weights_of
 from octavo.quant.table import FORMATS, GROUP
 
 KV_ITEMSIZE = {"bf16": 2, "f32": 4, "int8": 1}
@@ -135,6 +135,17 @@ class ExecutableSpec(Struct, frozen=True):
     """Warnings: host ops, by name."""
 
     @property
+    def hosted(self) -> bool:
+        """Whether some ops are the reference's (program/host.py)."""
+        return any(isinstance(op, Host) for op in self.ops)
+
+    @property
+    def hosted_bytes(self) -> int:
+        """The float32 copies of their weights."""
+        names = {name for op in self.ops if isinstance(op, Host) for name in weights_of(op)}
+        return sum(4 * w.weight.experts * w.n * w.k for w in self.weights if w.weight.name in names)
+
+    @property
     def weights_bytes(self) -> int:
         return sum(w.bytes for w in self.weights)
 
@@ -170,7 +181,7 @@ class ExecutableSpec(Struct, frozen=True):
         index = {w.weight.name: i for i, w in enumerate(self.weights)}
         limits = self.limits
         segments = dict(self.segments)
-        if any(isinstance(op, Host) for op in self.ops):
+        if self.hosted:
             segments = self._device_pieces()
         return {
             "buffers": [(b.dtype, b.width, b.rows.value, b.offset, b.times) for b in self.buffers],

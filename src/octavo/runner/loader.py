@@ -22,7 +22,7 @@ from octavo.program.lower import lower
 from octavo.program.split import split_joins
 from octavo.quant.table import Wishes
 from octavo.runner.memory import Machine, MemoryPlan, Need, plan_memory
-from octavo.runner.opened import open_model as open_model
+from octavo.runner.opened import open_model
 from octavo.runner.runner import Backend, Runner
 from octavo.weights.checkpoint import Checkpoint
 
@@ -37,7 +37,7 @@ Progress = Callable[[str, float], None]
 MAX_ROWS = 256
 """Most rows of logits that exist at a time beyond one a sequence (prompt_logprobs goes in tiles)."""
 LOGIT_BYTES = 64 << 20
-"""Most bytes of those rows: with a large vocabulary there are fewer (R24)."""
+"""Most bytes of those rows: with a large vocabulary there are fewer."""
 
 LOADERS: Mapping[str, str] = {
     "native": "octavo.runner.native:load",
@@ -82,7 +82,7 @@ def plan_model(args: EngineArgs, checkpoint: Checkpoint, *, machine: Machine | N
     wanted = min(args.max_model_len or program.max_len, program.reach)
     spec = _lower(args, program, formats, max_len=wanted)
     need = Need(
-        weights=spec.weights_bytes,
+        weights=spec.weights_bytes + spec.hosted_bytes,
         buffers=spec.arena_bytes + 4 * args.max_num_seqs * (wanted + spec.limits.max_blocks),
         block=spec.block_bytes,
         groups=kv_groups(program),

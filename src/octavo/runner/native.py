@@ -17,7 +17,7 @@ from octavo.kernels.pages import told_of_pages
 from octavo.kernels.reference.weights import dense_weight
 from octavo.kernels.start_notes import start_notes
 from octavo.program.executable import ExecutableSpec, PlacedWeight
-from octavo.program.ops import Head, Host, Linear
+from octavo.program.ops import Head, Linear
 from octavo.program.rope import RopeSpec
 from octavo.runner.matrices import Work, pieces, work_off
 from octavo.runner.nodes import Span, spread
@@ -47,7 +47,7 @@ class NativeBackend:
         if len(spanned := sorted(set(nodes))) > 1:
             names = ", ".join(map(str, spanned))
             if refused := spread(self.weights, _spans(spec, self.offsets), self._kv, nodes):
-                log.warning("weights and KV cache are not placed on the NUMA nodes %s: %s", names, refused)
+                log.warning("not placed on the NUMA nodes %s: %s", names, refused)
             else:
                 log.info("weights and KV cache are placed on the NUMA nodes %s, beside the threads there", names)
         self.exe: Any = None
@@ -77,7 +77,7 @@ class NativeBackend:
         self.sampled = self.exe.sampled
         self.finite = self.exe.finite
         self.forward = self.exe.forward
-        if any(isinstance(op, Host) for op in self._spec.ops):
+        if self._spec.hosted:
             from octavo.program.host import HostedExecutable  # the reference's imports cost a start 20 ms
 
             arena = self._activations.view(0, self._activations.nbytes)

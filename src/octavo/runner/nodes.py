@@ -35,12 +35,13 @@ class Binds(Protocol):
     def bind(self, offset: int, nbytes: int, nodes: list[int]) -> int: ...
 
 
-def page_nodes(size: int, spans: Iterable[Span], nodes: Sequence[int]) -> Iterator[int]:
-    """The node of each page of an arena of `size` bytes; `nodes`: each thread's. `spans` in order of their offsets.
+def page_nodes(size: int, spans: Iterable[Span], nodes: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """The nodes of each page of an arena of `size` bytes, several for "in turn"; `nodes`: each thread's. `spans` in
+    order of their offsets.
 
-    A page is its middle's: that of the thread at whose home it lies, else the next in turn.
+    A page is its middle's: that of the thread at whose home it lies, else everybody's.
     """
-    turns = sorted(set(nodes))
+    everybody = tuple(sorted(set(nodes)))
     rest = iter(spans)
     span = next(rest, None)
     for page in range(-(-size // PAGE)):
@@ -48,22 +49,23 @@ def page_nodes(size: int, spans: Iterable[Span], nodes: Sequence[int]) -> Iterat
         while span is not None and span.offset + span.bytes <= middle:
             span = next(rest, None)
         if span is not None and span.homes and span.offset <= middle:
-            yield nodes[(middle - span.offset) * len(nodes) // span.bytes]
+            yield (nodes[(middle - span.offset) * len(nodes) // span.bytes],)
         else:
-            yield turns[page % len(turns)]
+            yield everybody
 
 
 def spread(weights: Binds, spans: Iterable[Span], kv: Binds, nodes: Sequence[int]) -> str | None:
-    """Place both arenas, before anything in them is touched. What the system answered where it refused, else None.
+    """Place both arenas, before anything in them is touched. What the system refused and why, else None.
 
-    `nodes`: of each thread of the team, in order.
+    `nodes`: of each thread of the team, in order. Pages are placed a run at a time: each call may split a mapping, and
+    a process may have some ten thousands of those.
     """
     at = 0
-    for node, pages in groupby(page_nodes(weights.nbytes, spans, nodes)):
+    for where, pages in groupby(page_nodes(weights.nbytes, spans, nodes)):
         count = min(sum(PAGE for _ in pages), weights.nbytes - at)
-        if error := weights.bind(at, count, [node]):
-            return os.strerror(error)
+        if error := weights.bind(at, count, list(where)):
+            return f"weights from byte {at} on and KV cache: {os.strerror(error)}"
         at += count
     if error := kv.bind(0, kv.nbytes, sorted(set(nodes))):
-        return os.strerror(error)
+        return f"KV cache: {os.strerror(error)}"
     return None

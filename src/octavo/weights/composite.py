@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from octavo.errors import FileFormatError, ModelError
 from octavo.weights.safetensors import SafeTensor
+from octavo.weights.tensors import Tensor
 
 MOVED: Mapping[str, str] = {"language_model.": "", "model.language_model.": "model."}
 """Start of a stored name -> start of the text model's. Files have either, whatever wrote them."""
@@ -35,8 +36,6 @@ class Composite:
     """The text model's architecture, a row of models/registry.py."""
     text_type: str
     """Its model_type: the only one that this row's text model may have."""
-    moved: Mapping[str, str] = field(default_factory=lambda: MOVED)
-    left_out: Mapping[str, str] = field(default_factory=lambda: IMAGES)
 
     def config(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """The config.json that the text model would have alone. Raises ModelError."""
@@ -55,30 +54,33 @@ class Composite:
         tied = raw.get(TIED)
         return {**config, TIED: tied} if tied is ("lm_head.weight" not in tensors) else config
 
-    def tensors(self, found: Mapping[str, SafeTensor]) -> tuple[dict[str, SafeTensor], tuple[str, ...]]:
-        """The text model's under its own names, and a line about those left out. Raises FileFormatError."""
+    def kept(self, found: Mapping[str, SafeTensor]) -> tuple[dict[str, SafeTensor], tuple[str, ...]]:
+        """The text model's, and a line about those left out."""
         kept: dict[str, SafeTensor] = {}
         sizes: Counter[str] = Counter()
-        count = 0
-        for stored, tensor in found.items():
-            part = next((part for start, part in self.left_out.items() if stored.startswith(start)), None)
-            if part is not None:
+        for name, tensor in found.items():
+            part = next((part for start, part in IMAGES.items() if name.startswith(start)), None)
+            if part is None:
+                kept[name] = tensor
+            else:
                 sizes[part] += len(tensor.data)
-                count += 1
-                continue
-            name = self._name(stored)
-            if name in kept:
-                raise FileFormatError(f"tensor {name}: got it twice, one of them as {stored}, allowed: once")
-            kept[name] = replace(tensor, name=name)
-        parts = ", ".join(sizes)
-        note = f"only the text model is served: {parts} left out, {count} tensors, {sizes.total() / 1e6:.1f} MB"
+        count = len(found) - len(kept)
+        note = (
+            f"only the text model is served: {', '.join(sizes)} left out, {count} tensors, {sizes.total() / 1e6:.1f} MB"
+        )
         return kept, (note,) if count else ()
 
-    def _name(self, stored: str) -> str:
-        for start, new in self.moved.items():
-            if stored.startswith(start):
-                return new + stored.removeprefix(start)
-        return stored
+    def renamed(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Under the text model's own names. After quantised parts were joined, for a quantisation_config names modules
+        as the whole does. Raises FileFormatError."""
+        found: dict[str, Tensor] = {}
+        for stored, tensor in tensors.items():
+            start = next((start for start in MOVED if stored.startswith(start)), "")
+            name = MOVED.get(start, "") + stored.removeprefix(start)
+            if name in found:
+                raise FileFormatError(f"tensor {name}: got it twice, one of them as {stored}, allowed: once")
+            found[name] = replace(tensor, name=name)
+        return found
 
 
 class Alone:
@@ -90,8 +92,11 @@ class Alone:
     def with_head(self, raw: Mapping[str, Any], config: dict[str, Any], tensors: Container[str]) -> dict[str, Any]:
         return config
 
-    def tensors(self, found: Mapping[str, SafeTensor]) -> tuple[dict[str, SafeTensor], tuple[str, ...]]:
+    def kept(self, found: Mapping[str, SafeTensor]) -> tuple[dict[str, SafeTensor], tuple[str, ...]]:
         return dict(found), ()
+
+    def renamed(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return dict(tensors)
 
 
 COMPOSITES: Mapping[str, Composite] = {

@@ -39,11 +39,11 @@ def open_directory(path: Path, *, known: Known | None = None) -> Checkpoint:
         if known is not None:
             known(raw, COMPOSITES)
     files = [SafetensorsFile(file) for file in _weight_files(path)]
-    found = _found(path, files)
-    with _named(path):
-        found, left_out = within.tensors(found)
-    raw = within.with_head(whole, raw, found)
+    found, left_out = within.kept(_found(path, files))
     tensors, notes = _tensors(path, found, raw.get("quantization_config"))
+    with _named(path):
+        tensors = within.renamed(tensors)
+    raw = within.with_head(whole, raw, tensors)
     generation = _json(path / "generation_config.json", optional=True)
     settings = _json(path / "tokenizer_config.json", optional=True)
     config = _config(path, raw, generation, tensors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ pytest.importorskip("gguf", reason="files of random weights are written by the p
 import numpy as np
 from gguf.quants import dequantize
 
-from bench.random_gguf import SHAPES, SPREAD, TYPES, Shape, write
+from bench.random_gguf import SHAPES, SPREAD, TYPES, Shape, unfit, write
 from octavo.weights.checkpoint import open_checkpoint
 from tests.unit.weights.gguf_maker import LLAMA, gguf_bytes
 
@@ -38,7 +39,16 @@ def test_a_file_opens_with_its_shape_and_vocabulary(kind: str, shape: Shape, tmp
     assert {t.source for t in checkpoint.tensors.values()} == {"q8_0", kind, "f32"}
 
 
-def test_shapes_fit_their_types() -> None:
-    """Rows are whole blocks, also of 256."""
-    assert all(s.inner % 256 == 0 and s.heads * s.head % 256 == 0 for name, s in SHAPES.items() if "1.5b" in name)
-    assert all(s.hidden % 32 == 0 and s.inner % 32 == 0 for s in SHAPES.values())
+def test_shapes_and_types() -> None:
+    """Rows are whole blocks, and what does not fit is told before a file is begun."""
+    fits = {(name, kind): unfit(shape, kind) for name, shape in SHAPES.items() for kind in TYPES}
+    wrong = {pair for pair, refused in fits.items() if refused}
+    assert wrong == {("qwen2.5-0.5b", "q4_k")}
+    assert fits["qwen2.5-0.5b", "q4_k"] == "rows: got 896 numbers, allowed for q4_k: a multiple of 256"
+
+
+def test_a_vocabulary_that_is_too_large(tmp_path: Path) -> None:
+    vocabulary = tmp_path / "vocabulary.gguf"
+    vocabulary.write_bytes(gguf_bytes(LLAMA))
+    with pytest.raises(SystemExit, match="got 5 tokens, allowed: at most the shape's 4"):
+        write(tmp_path / "made.gguf", replace(SMALL, vocabulary=4), "q4_0", vocabulary)

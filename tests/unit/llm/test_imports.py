@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 from tests.child import child_env
+from tests.tiny import write_tiny
 
 
 def run(code: str) -> str:
@@ -39,6 +41,12 @@ def test_exports() -> None:
     assert "AttributeError" in run("import octavo\ntry: octavo.nothing\nexcept AttributeError: print('AttributeError')")
 
 
-def test_opening_a_model_for_its_vocabulary_brings_no_arrays_along() -> None:
-    code = "import sys, octavo.runner.opened; print(sorted({'numpy', 'torch', 'ml_dtypes'} & set(sys.modules)))"
+def test_opening_a_model_for_its_vocabulary_brings_no_arrays_along(tmp_path: Path) -> None:
+    path = write_tiny(tmp_path, "llama")
+    code = f"""
+import sys
+from octavo.runner.opened import open_model
+open_model({str(path)!r})
+print(sorted({{'numpy', 'torch', 'ml_dtypes'}} & set(sys.modules)))
+"""
     assert run(code).strip() == "[]"
