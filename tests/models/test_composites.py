@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from octavo.runner.opened import open_model
 from octavo.weights.composite import COMPOSITES
 from tests.models.golden import FILE, write_golden
 from tests.models.harness import all_logits, lowered
+from tests.quantized_maker import write_quantized
 from tests.tiny import read_tensors, write_composite, write_safetensors, write_tiny
 
 GEMMA = "Gemma3ForConditionalGeneration"
@@ -70,6 +72,26 @@ def test_the_logits_are_those_of_the_text_model_alone(tmp_path: Path, architectu
     )
     assert open_model(whole).config["eos_token_id"] == open_model(plain).config["eos_token_id"]
     assert open_model(plain).notes == ()
+
+
+def test_quantised_parts_go_by_the_names_of_the_whole(tmp_path: Path) -> None:
+    """A quantization_config names modules as they are stored, not as the text model alone would."""
+    plain, whole = write_quantized(tmp_path, "ct-w8a8").directory, tmp_path / "whole"
+    whole.mkdir()
+    raw = (plain / "model.safetensors").read_bytes()
+    (length,) = struct.unpack_from("<Q", raw)
+    header = {f"language_model.{name}": entry for name, entry in json.loads(raw[8 : 8 + length]).items()}
+    text = json.dumps(header).encode()
+    (whole / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + raw[8 + length :])
+    config = json.loads((plain / "config.json").read_text())
+    config |= {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+    (plain / "config.json").write_text(json.dumps(config))
+    stored = config.pop("quantization_config")
+    stored["config_groups"]["group_0"]["targets"] = [r"re:language_model\.model\..*_proj"]
+    stored["ignore"] = ["language_model.lm_head"]
+    outer = {"architectures": [MISTRAL], "model_type": "mistral3", "text_config": config}
+    (whole / "config.json").write_text(json.dumps({**outer, "quantization_config": stored}))
+    np.testing.assert_array_equal(_logits(whole), _logits(plain))
 
 
 def test_it_is_served_and_the_log_says_what_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
