@@ -123,6 +123,7 @@ void Executable::prepare(Stage& stage) {
 void Executable::run_linear(const Stage& stage, std::int64_t item, int thread) {
     LinearTask task = stage.linear.task;
     const std::int64_t n = task.row1, blocks = ceil_div(n, stage.linear.row_block);
+    // Blocks of rows first, so that a home is one part of the weight.
     task.row0 = item % blocks * stage.linear.row_block;
     task.row1 = std::min(n, task.row0 + stage.linear.row_block);
     task.panel0 = item / blocks * stage.piece;

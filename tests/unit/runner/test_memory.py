@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,10 +18,10 @@ FULL = (KVGroup(name="full", kind="full", layers=1),)
 NEED = Need(weights=100 * MIB, buffers=50 * MIB, block=MIB, groups=FULL, model_len=8192)
 
 
-def plan(free: int, **wishes: object) -> MemoryPlan:
+def plan(free: int, **wishes: Any) -> MemoryPlan:
     """A plan on a machine with `free` MiB left after weights, buffers and headroom."""
     available = HEADROOM + NEED.weights + NEED.buffers + free * MIB
-    args = EngineArgs(model="m", **wishes)  # type: ignore[arg-type]
+    args = EngineArgs(model="m", **wishes)
     return plan_memory(args, NEED, Machine(total=2 * available, available=available))
 
 
