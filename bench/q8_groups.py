@@ -41,7 +41,8 @@ def rounded(x: Any, group: int) -> Any:
 
 
 def mean_nll(executable: ReferenceExecutable, ids: list[int]) -> float:
-    executable.inputs["table"][0][0] = np.arange(1, LENGTH // BLOCK + 1)
+    for group, table in enumerate(executable.inputs["table"]):  # one pool: every group of layers has blocks of its own
+        table[0] = 1 + group * (LENGTH // BLOCK) + np.arange(LENGTH // BLOCK)
     executable.tokens[0, : len(ids)] = ids
     total = 0.0
     for first in range(0, len(ids), CHUNK):
@@ -67,7 +68,8 @@ def main() -> None:
     for name, group in (("float32", None), ("32", 32), ("64", 64), ("128", 128), ("one a token", 0)):
         if group is not None:
             linear.dense = lambda x, w, b=None, g=group: dense(rounded(x, g), w, b)
-        nll = [mean_nll(ReferenceExecutable(spec, weights, num_blocks=LENGTH // BLOCK + 1), ids) for ids in texts]
+        blocks = len(spec.kv) * (LENGTH // BLOCK) + 1
+        nll = [mean_nll(ReferenceExecutable(spec, weights, num_blocks=blocks), ids) for ids in texts]
         base = base or nll
         change = [100 * math.expm1(a - b) for a, b in zip(nll, base, strict=True)]
         pooled = 100 * math.expm1((sum(nll) - sum(base)) / len(nll))

@@ -1,4 +1,4 @@
-"""The real models of OCTAVO_TEST_MODELS: start, memory, W1 to W3, perplexity; llama-server on the same files beside."""
+"""The real models of OCTAVO_TEST_MODELS: start, memory, W1 to W3, perplexity; llama.cpp on the same files beside."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from typing import Any
 from bench.figures import FLOORS, octavo_command, rival_command
 from bench.machine import pss_mib
 from bench.quality import quality
+from bench.quality_beside import beside
 from bench.rows import Context, Row, not_run, shown
 from bench.serving import free_port, serve
+from bench.windows import windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,8 @@ class Real:
     title: str
     file: str
     oracle: str
+    groups: int = 1
+    """Of layers in the KV manager; with more than one, what the windows give back is shown."""
 
 
 MODELS = (
@@ -34,7 +38,7 @@ MODELS = (
         "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
         "qwen2.5-coder-0.5b-instruct-q4_k_m.json",
     ),
-    Real("Gemma-3-270m Q4_K_M", "gemma-3-270m-base-q4_k_m.gguf", "gemma-3-270m-base-q4_k_m.json"),
+    Real("Gemma-3-270m Q4_K_M", "gemma-3-270m-base-q4_k_m.gguf", "gemma-3-270m-base-q4_k_m.json", groups=6),
 )
 FLOAT = {"int8": 1.0, "int4": 3.0}
 """--quantization of a float checkpoint -> percent of perplexity it may cost."""
@@ -52,8 +56,11 @@ def real_models(c: Context) -> Iterator[Row]:
         here = replace(c, model=str(path))
         yield shown(model.title, "file", f"{path.stat().st_size / 1e6:.0f} MB")
         yield from _loads(here, model)
+        if model.groups > 1:
+            yield from windows(here, model.title, groups=model.groups)
         oracle = c.root / "tests" / "data" / model.oracle
         yield from quality(here, model.title, str(path), oracle)
+        yield from beside(here, model.title, str(path), oracle)
         floats = files.get(path.stem.lower() + "-f32")
         for wish, limit in FLOAT.items():
             title = f"perplexity, {wish} made from float weights"
