@@ -28,19 +28,20 @@ async def run_load(
     at_once: int | None = None,
     starts: Sequence[float] | None = None,
     on_answer: Callable[[Answer], None] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Run:
     """All asks. `starts`: seconds from now at which each is due (None: now); `at_once`: most open at a time.
 
     A request that is due but has to wait for its turn is sent late; its latencies begin when it is sent, and `waited`
-    says how late. An open loop with waits is no longer open.
+    says how late. An open loop with waits is no longer open. `clock`: the seconds that answers are stamped with.
     """
     gate = asyncio.Semaphore(at_once or max(1, len(asks)))
-    began = time.perf_counter()
+    began = clock()
 
     async def go(index: int, ask: Ask) -> Answer:
         due = began if starts is None else began + starts[index]
         if starts is not None:
-            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            await asyncio.sleep(max(0.0, due - clock()))
         async with gate:
             answer = await client.ask(ask)
         if starts is not None:
@@ -50,4 +51,4 @@ async def run_load(
         return answer
 
     answers = await asyncio.gather(*(go(i, a) for i, a in enumerate(asks)))
-    return Run(answers, time.perf_counter() - began)
+    return Run(answers, clock() - began)
