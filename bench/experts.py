@@ -10,12 +10,10 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bench.machine import bandwidth
 from octavo.kernels import BACKENDS
@@ -27,35 +25,26 @@ from octavo.program.formats import choose_formats
 from octavo.program.lower import lower
 from octavo.quant.table import Wishes
 from octavo.runner.native import NativeBackend
+from octavo.weights.tensors import Tensor
 
 CONTEXT = 64
 
 
-@dataclass(frozen=True)
-class Blocks:
-    """A random tensor: Q4_1 blocks where the shape is a matrix of whole blocks, else float32."""
+def random_tensor(name: str, shape: tuple[int, ...]) -> Tensor:
+    """Q4_1 blocks where the shape is a matrix of whole blocks, else float32."""
+    source = "q4_1" if len(shape) == 2 and not name.endswith("mlp.gate.weight") else "f32"
 
-    name: str
-    shape: tuple[int, ...]
-
-    @property
-    def source(self) -> str:
-        return "q4_1" if len(self.shape) == 2 and not self.name.endswith("mlp.gate.weight") else "f32"
-
-    @property
-    def nbytes(self) -> int:
-        count = math.prod(self.shape)
-        return count // 32 * 20 if self.source == "q4_1" else 4 * count
-
-    def read(self) -> NDArray[np.uint8]:
-        rng = np.random.default_rng(abs(hash(self.name)))
-        if self.source == "f32":
-            return (1 + 0.1 * rng.standard_normal(self.shape)).astype(np.float32).view(np.uint8).reshape(-1)
-        blocks = rng.integers(0, 256, (self.nbytes // 20, 20), dtype=np.uint8)
-        scale = np.float16(0.2 / math.sqrt(self.shape[1]))
+    def load() -> memoryview:
+        rng = np.random.default_rng(abs(hash(name)))
+        if source == "f32":
+            return memoryview((1 + 0.1 * rng.standard_normal(shape)).astype(np.float32).tobytes())
+        blocks = rng.integers(0, 256, (math.prod(shape) // 32, 20), dtype=np.uint8)
+        scale = np.float16(0.2 / math.sqrt(shape[1]))
         blocks[:, :2] = np.frombuffer(scale.tobytes(), np.uint8)
         blocks[:, 2:4] = np.frombuffer(np.float16(-7.5 * scale).tobytes(), np.uint8)
-        return blocks.reshape(-1)
+        return memoryview(blocks.tobytes())
+
+    return Tensor(name, source, shape, load)
 
 
 def backend(options: argparse.Namespace) -> NativeBackend:
@@ -79,7 +68,7 @@ def backend(options: argparse.Namespace) -> NativeBackend:
     }
     program = build_program(config)
     tensors = {
-        part.tensor: Blocks(part.tensor, (part.rows,) if w.kind == "vec" else (part.rows, w.k))
+        part.tensor: random_tensor(part.tensor, (part.rows,) if w.kind == "vec" else (part.rows, w.k))
         for w in program.weights.values()
         for part in w.parts
     }
@@ -87,7 +76,7 @@ def backend(options: argparse.Namespace) -> NativeBackend:
     limits = Limits(max_tokens=max(options.tokens), max_rows=8, max_seqs=64, max_len=1024, block_size=16)
     spec = lower(program, formats.by_weight, limits, BACKENDS["native"])
     made = NativeBackend(spec, make_team(threads=options.threads, cpus=None), num_blocks=64 * 64 + 1)
-    made.pack(tensors, progress=lambda nbytes: None)  # type: ignore[arg-type]
+    made.pack(tensors, progress=lambda nbytes: None)
     made.start({})
     return made
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from typing import Any
 
 from octavo.config.scheduler import SchedulerConfig
 from octavo.engine.core import EngineCore
@@ -50,9 +51,9 @@ def exactly(name: str, value: float, wanted: float) -> Finding:
 
 
 def request(
-    seq_id: int, prompt: list[int], max_tokens: int, *, priority: int = 0, root: bytes = b"", **params: object
+    seq_id: int, prompt: list[int], max_tokens: int, *, priority: int = 0, root: bytes = b"", **params: Any
 ) -> Request:
-    made = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True, **params)  # type: ignore[arg-type]
+    made = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True, **params)
     return Request(seq_id, array("i", prompt).tobytes(), made, arrival=float(seq_id), priority=priority, root=root)
 
 
@@ -71,10 +72,10 @@ class Bench:
         block_size: int = 16,
         depth: int = 1,
         windows: Sequence[int | None] = (None,),
-        **config: object,
+        **config: Any,
     ) -> None:
         self.facts: Facts = fake_facts(num_blocks=num_blocks, block_size=block_size, model_len=2**20, windows=windows)
-        self.scheduler = Scheduler(SchedulerConfig(**config), self.facts, clock=lambda: 0.0)  # type: ignore[arg-type]
+        self.scheduler = Scheduler(SchedulerConfig(**config), self.facts, clock=lambda: 0.0)
         self.core = EngineCore(self.scheduler, FakeExecutor(self.facts), depth=depth)
         self.answers: dict[int, list[int]] = {}
         self.arrived: dict[int, list[int]] = {}
@@ -204,15 +205,15 @@ def preempted_once() -> Iterator[Finding]:
             num_drafts=(0, 4)[seed // 2 % 2],
             policy=("fcfs", "priority")[seed // 5 % 2],
         )
-        scheduler = bench.scheduler
+        scheduler: Any = bench.scheduler
         lost: set[int] = set()
         preempt, schedule = scheduler._preempt, scheduler.schedule
 
-        def note(seq: object, inner: Callable[..., None] = preempt, lost: set[int] = lost) -> None:
-            lost.add(seq.seq_id)  # type: ignore[attr-defined]
+        def note(seq: Any, inner: Callable[..., None] = preempt, lost: set[int] = lost) -> None:
+            lost.add(seq.seq_id)
             inner(seq)
 
-        scheduler._preempt = note  # type: ignore[method-assign]
+        scheduler._preempt = note
         for i in range(8):
             bench.add(request(i, numbers(5 + (seed * 7 + i * 5) % 25, base=i), 5 + (seed + i * 3) % 20, priority=-i))
             lost.clear()
@@ -269,13 +270,14 @@ def quiet_while_blocked() -> Iterator[Finding]:
     """A head that does not fit is looked at again when blocks came back, not every step."""
     bench = Bench(num_blocks=45)
     looked = [0]
-    inner = bench.scheduler.kv.lookup
+    kv: Any = bench.scheduler.kv
+    inner = kv.lookup
 
-    def lookup(seq: object) -> object:
+    def lookup(seq: Any) -> Any:
         looked[0] += 1
-        return inner(seq)  # type: ignore[arg-type]
+        return inner(seq)
 
-    bench.scheduler.kv.lookup = lookup  # type: ignore[method-assign, assignment]
+    kv.lookup = lookup
     bench.add(request(0, numbers(300), 200), request(1, numbers(500, base=1), 8))
     bench.drain()
     yield at_most("prefix look-ups for two requests, one blocked for 200 steps", looked[0], 4)
@@ -380,7 +382,7 @@ def lines_run(streams: int, context: int, *, num_blocks: int = 0) -> float:
     """Lines of Python run per sequence and step: cost without a clock, the same each time."""
     count, tracing = 0, sys.gettrace()
 
-    def trace(frame: object, event: str, argument: object) -> object:
+    def trace(frame: object, event: str, argument: object) -> Any:
         nonlocal count
         count += event == "line"
         return trace
@@ -389,7 +391,7 @@ def lines_run(streams: int, context: int, *, num_blocks: int = 0) -> float:
         if half < 32:  # the first block: prompts
             call()
             continue
-        sys.settrace(trace)  # type: ignore[arg-type]
+        sys.settrace(trace)
         try:
             call()
         finally:

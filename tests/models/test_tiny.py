@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,10 +36,10 @@ def test_float32_equals_dense(tmp_path: Path, variant: str, backend: str) -> Non
         ("qwen2-tied", {"dtype": "auto", "quantization": "int4"}, 0.5),
     ],
 )
-def test_formats_stay_near(tmp_path: Path, variant: str, wishes: dict[str, str], worst: float) -> None:
+def test_formats_stay_near(tmp_path: Path, variant: str, wishes: dict[str, Any], worst: float) -> None:
     """Lower precision moves logits by no more than its share of their spread."""
     checkpoint = TinyCheckpoint.open(write_tiny(tmp_path, variant, tokenizer=False))
-    spec = lowered(checkpoint, backend="native", **wishes)  # type: ignore[arg-type]
+    spec = lowered(checkpoint, backend="native", **wishes)
     got = all_logits(spec, load_weights(spec, checkpoint.tensors), IDS, chunk=64)
     want = dense_logits(tmp_path, IDS)
     assert np.sqrt(((got - want) ** 2).mean()) < worst * want.std()

@@ -10,6 +10,7 @@ import random
 from array import array
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 from octavo.config.scheduler import SchedulerConfig
 from octavo.engine.core import EngineCore
@@ -241,10 +242,9 @@ class Play:
             self.counts["hit cut by a window"] += self.is_cut(seq, hit)
             return hit
 
-        self.scheduler.kv.torn = tears  # type: ignore[method-assign]
-        self.scheduler.kv.lookup = looked  # type: ignore[method-assign]
-        self.scheduler.schedule = schedule  # type: ignore[method-assign]
-        self.scheduler._place = placed  # type: ignore[method-assign]
+        scheduler: Any = self.scheduler
+        scheduler.kv.torn, scheduler.kv.lookup = tears, looked
+        scheduler.schedule, scheduler._place = schedule, placed
 
     def is_cut(self, seq: Sequence, hit: Hit) -> bool:
         """A full group knows more than what a window group has the last positions of."""

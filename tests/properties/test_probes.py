@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,6 @@ _SPEC.loader.exec_module(probes)
 
 
 @pytest.mark.parametrize("probe", probes.COUNTED, ids=lambda probe: probe.__name__)
-def test_counts(probe) -> None:  # type: ignore[no-untyped-def]
+def test_counts(probe: Any) -> None:
     missed = [str(finding) for finding in probe() if not finding.passed]
     assert not missed, "\n".join(missed)

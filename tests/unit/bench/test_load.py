@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import selectors
 import time
 from collections.abc import Callable
@@ -132,4 +131,4 @@ def test_the_page_names_failures_and_bundled_tokens() -> None:
     assert "4.00 tokens an event" in text
     assert "1 answers are shorter" in text
     assert "request goodput" in text
-    assert math.isclose(f["median_ttft_ms"], 1000.0)  # type: ignore[arg-type]
+    assert f["median_ttft_ms"] == pytest.approx(1000.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -78,8 +78,8 @@ def test_defaults() -> None:
         (["-"], {"files": ("-",)}),
     ],
 )
-def test_values(words: list[str], expected: dict[str, object]) -> None:
-    assert read("m", *words) == Some(model="m", **expected)  # type: ignore[arg-type]
+def test_values(words: list[str], expected: dict[str, Any]) -> None:
+    assert read("m", *words) == Some(model="m", **expected)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -79,9 +79,9 @@ def test_the_command_line_wins_over_the_file_over_all_over_defaults(file: Path) 
         ('name = "a"', {"name": ("a",)}),
     ],
 )
-def test_values(text: str, expected: dict[str, object], file: Path) -> None:
+def test_values(text: str, expected: dict[str, Any], file: Path) -> None:
     file.write_text(f"[run]\n{text}\n")
-    assert read("m") == Some(model="m", **expected)  # type: ignore[arg-type]
+    assert read("m") == Some(model="m", **expected)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from octavo.program.executable import ExecutableSpec, Limits, row_bytes
 from octavo.program.formats import choose_formats
 from octavo.program.host import HostedExecutable
 from octavo.program.interpret import ReferenceExecutable, load_weights
-from octavo.program.ir import Add, Cast, Host, Linear, Program, Rope, reads, writes
+from octavo.program.ir import Add, Cast, Host, Linear, Norm, Program, Rope, reads, writes
 from octavo.program.lower import lower
 from octavo.quant.table import Wishes
 from tests.models.harness import Sequence1, TinyCheckpoint, all_logits, lowered
@@ -148,13 +148,13 @@ def test_a_backend_without_direct_outputs_gets_casts(checkpoint: TinyCheckpoint)
 
 def test_dead_stores_are_dropped(checkpoint: TinyCheckpoint) -> None:
     program = build_program(checkpoint.config)
-    norm = next(op for op in program.ops if op.kind == "norm")
-    extra = replace(norm, out=replace(norm.out, buffer=len(program.buffers)))  # type: ignore[union-attr,arg-type]
+    norm = next(op for op in program.ops if isinstance(op, Norm))
+    extra = replace(norm, out=replace(norm.out, buffer=len(program.buffers)))
     buffers = (*program.buffers, replace(program.buffers[writes(norm)[0].buffer], name="unread"))
     at = program.ops.index(norm)
     ops = (*program.ops[: at + 1], extra, *program.ops[at + 1 :])
     segments = tuple(replace(s, first=s.first + (s.first > at), end=s.end + (s.end > at)) for s in program.segments)
-    more = replace(program, ops=ops, buffers=buffers, segments=segments)  # type: ignore[arg-type]
+    more = replace(program, ops=ops, buffers=buffers, segments=segments)
     more.validate()
     spec = _lower(checkpoint, BACKENDS["native"], program=more)
     assert "unread" not in [b.name for b in spec.buffers]
@@ -261,7 +261,7 @@ def test_host_ops_fill_the_gaps(checkpoint: TinyCheckpoint) -> None:
     blocks = spec.limits.max_blocks + 1
     device = DeviceOnly(spec, weights, num_blocks=blocks)
     hosted = HostedExecutable(device, spec, device.reference.arena, checkpoint.tensors)
-    sequence = Sequence1(hosted, num_blocks=blocks)  # type: ignore[arg-type]
+    sequence = Sequence1(hosted, num_blocks=blocks)
     sequence.compute(IDS, rows=len(IDS), chunk=64)
     got = np.stack([device.reference.logits(r) for r in range(len(IDS))])
     want = all_logits(lowered(checkpoint, backend="native"), weights, IDS, chunk=64)

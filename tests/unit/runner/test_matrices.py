@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -60,13 +61,13 @@ def test_packed_bytes_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("threads", [1, 4])
 def test_progress_comes_from_the_caller(threads: int) -> None:
     here, told, callers = threading.get_ident(), [0], set()
-    ran = set()
+    ran: set[int] = set()
 
     def progress(done: int) -> None:
         callers.add(threading.get_ident())
         told[0] += done
 
-    matrices.work_off(((i, lambda i=i: ran.add(i)) for i in range(100)), threads=threads, progress=progress)  # type: ignore[misc]
+    matrices.work_off(((i, partial(ran.add, i)) for i in range(100)), threads=threads, progress=progress)
     assert ran == set(range(100)) and told == [sum(range(100))] and callers == {here}
 
 

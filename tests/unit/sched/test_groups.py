@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -74,7 +75,8 @@ class Cache:
                 self.pool.publish(self.known[g][i], b"%d" % i, step=1)
         self.looked: Counter[tuple[int, bytes]] = Counter()
         self.inner = self.pool.lookup
-        self.pool.lookup = self.lookup  # type: ignore[method-assign]
+        counted: Any = self.pool
+        counted.lookup = self.lookup
 
     def lookup(self, g: int, name: bytes) -> Block | None:
         self.looked[g, name] += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,8 @@ from octavo.sched.scheduler import Scheduler
 from octavo.types import FinishReason, Request, SamplingParams, SeqOutput, StepPlan, StepResult
 
 
-def request(seq_id: int, prompt: list[int], *, priority: int = 0, root: bytes = b"", **params: object) -> Request:
-    made = SamplingParams(**{"temperature": 0.0, "ignore_eos": True, **params})  # type: ignore[arg-type]
+def request(seq_id: int, prompt: list[int], *, priority: int = 0, root: bytes = b"", **params: Any) -> Request:
+    made = SamplingParams(**{"temperature": 0.0, "ignore_eos": True, **params})
     return Request(seq_id, array("i", prompt).tobytes(), made, arrival=float(seq_id), priority=priority, root=root)
 
 
@@ -33,10 +34,10 @@ class Rig:
         fail: Callable[[StepPlan], str | None] | None = None,
         seconds: Callable[[StepPlan], float] | None = None,
         pace: Pace | None = None,
-        **config: object,
+        **config: Any,
     ) -> None:
         self.facts = facts or fake_facts()
-        made = SchedulerConfig(**config)  # type: ignore[arg-type]
+        made = SchedulerConfig(**config)
         self.scheduler = Scheduler(made, self.facts, clock=lambda: 50.0, pace=pace)
         self.executor = FakeExecutor(self.facts, fail=fail, seconds=seconds)
         self.core = EngineCore(self.scheduler, self.executor, depth=depth)
@@ -48,7 +49,8 @@ class Rig:
             self.plans.append(plan)
             inner(plan)
 
-        self.executor.submit = submit  # type: ignore[method-assign]
+        watched: Any = self.executor
+        watched.submit = submit
 
     def step(self, times: int = 1) -> list[SeqOutput]:
         came: list[SeqOutput] = []
