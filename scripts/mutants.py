@@ -1,9 +1,17 @@
 """Do the tests notice? Each mutant is one wrong line in a copy of the scheduler; a test or a probe must fail.
 
-    python scripts/mutants.py            all of them: prints killed or SURVIVED, and by what; exits 1 when one survives
+    python scripts/mutants.py            all of them: prints the verdict on each, and what killed it
     python scripts/mutants.py finish     those whose name holds the word
 
 A mutant runs in a process of its own, on a copy of the package in a temporary folder; the checkout is not touched.
+
+The unmutated code runs first, and alone: its tests must pass, and a mutant's may take FACTOR times as long and SLACK
+seconds more. Verdicts: `killed`, a test failed; `SURVIVED`, none did; `HUNG`, they were still running at the limit;
+`BROKEN`, the mutant's text is not in its file exactly once, or pytest could not run.
+
+Only `killed` passes. A mutant that hangs is not killed: no test has said what is wrong, and a busy machine or a test
+that grew slow looks the same. The tests bound their steps themselves (MAX_STEPS, "no progress"), so that a scheduler
+that stands still fails in seconds; a mutant that hangs all the same asks for such a bound.
 """
 
 from __future__ import annotations
@@ -19,7 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TIMEOUT = 120
+FACTOR, SLACK = 5.0, 10.0
+"""Of a mutant's limit: times the unmutated run, and seconds. Several mutants run at once, beside whatever else does."""
 
 # The copy must win over an installed (also an editable) octavo: redirecting finders go first, then the path is checked.
 CHILD = """
@@ -44,6 +53,19 @@ class Mutant:
 
 def of(name: str, file: str, old: str, new: str) -> Mutant:
     return Mutant(name, f"src/octavo/sched/{file}", old, new)
+
+
+@dataclass(frozen=True)
+class Run:
+    """How the tests ended on a copy. `code` is pytest's; None: they were still running at the limit."""
+
+    code: int | None
+    seconds: float
+    why: str = ""
+
+    @property
+    def verdict(self) -> str:
+        return {0: "SURVIVED", 1: "killed", None: "HUNG"}.get(self.code, "BROKEN")
 
 
 MUTANTS = (
@@ -255,8 +277,15 @@ MUTANTS = (
 )
 
 
-def run(mutant: Mutant | None, python: str) -> tuple[bool, str]:
-    """Whether the tests failed, and the line that says where. None runs the code as it is."""
+def mutated(source: str, mutant: Mutant) -> str:
+    """Raises ValueError unless the mutant's text is there exactly once."""
+    if source.count(mutant.old) != 1:
+        raise ValueError(f"its text occurs {source.count(mutant.old)} times in {mutant.file}: mend the mutant")
+    return source.replace(mutant.old, mutant.new)
+
+
+def run(mutant: Mutant | None, python: str, limit: float | None = None) -> Run:
+    """Run the tests on a copy with the mutant in it (None: the code as it is), for at most `limit` seconds."""
     with tempfile.TemporaryDirectory(prefix="octavo-mutant-") as folder:
         copy = Path(folder)
         skip = shutil.ignore_patterns("__pycache__", "*.so")
@@ -268,45 +297,49 @@ def run(mutant: Mutant | None, python: str) -> tuple[bool, str]:
         shutil.copy(ROOT / "pyproject.toml", copy)
         if mutant is not None:
             path = copy / mutant.file
-            source = path.read_text()
-            if source.count(mutant.old) != 1:
-                return False, f"its text occurs {source.count(mutant.old)} times in {mutant.file}: mend the mutant"
-            path.write_text(source.replace(mutant.old, mutant.new))
+            try:
+                path.write_text(mutated(path.read_text(), mutant))
+            except ValueError as error:
+                return Run(-1, 0.0, str(error))
         tests = ["tests/unit/sched", "tests/properties/test_probes.py", "tests/properties/test_schedule_invariance.py"]
         options = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-profile=mutants", "--tb=line", "--no-header"]
-        command = [python, "-c", CHILD, folder, *options, *tests]
+        # The limit here is the only one: pytest's own would end a hanging test as if it had failed.
+        command = [python, "-c", CHILD, folder, *options, "--timeout=0", *tests]
         environment = {**os.environ, "PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": "1"}
+        begin = time.monotonic()
         try:
             done = subprocess.run(
-                command, cwd=copy, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
+                command, cwd=copy, env=environment, capture_output=True, text=True, timeout=limit, check=False
             )
-        except subprocess.TimeoutExpired:
-            return True, "it never ends"
-    lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        except subprocess.TimeoutExpired as error:
+            return Run(None, error.timeout, f"still running after {error.timeout:.0f} s")
+        seconds = time.monotonic() - begin
     if done.returncode not in (0, 1):
-        return False, f"pytest ended with {done.returncode}: {(done.stdout + done.stderr).strip()[-200:]}"
-    return done.returncode == 1, lines[0].removeprefix("FAILED ")[:110] if lines else ""
+        said = (done.stdout + done.stderr).strip()[-200:]
+        return Run(done.returncode, seconds, f"pytest ended with {done.returncode}: {said}")
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return Run(done.returncode, seconds, lines[0].removeprefix("FAILED ")[:110] if lines else "")
 
 
 def main(words: list[str]) -> int:
     chosen = [m for m in MUTANTS if not words or any(word in m.name for word in words)]
-    failed, why = run(None, sys.executable) if not words else (False, "")
-    if failed or why:
-        print(f"the tests fail without a mutant: {why}")
+    if not chosen:
+        print(f"no mutant's name holds any of: got {words}, allowed: {', '.join(m.name for m in MUTANTS)}")
+        return 2
+    usual = run(None, sys.executable)
+    if usual.code:
+        print(f"the tests fail without a mutant: {usual.why}")
         return 1
-    survived = 0
-
-    def judge(mutant: Mutant) -> tuple[Mutant, float, bool, str]:
-        begin = time.monotonic()
-        killed, why = run(mutant, sys.executable)
-        return mutant, time.monotonic() - begin, killed, why
-
+    limit = FACTOR * usual.seconds + SLACK
+    print(f"without a mutant {usual.seconds:.1f} s; with one at most {limit:.0f} s", flush=True)
+    killed = 0
     with ThreadPoolExecutor(max_workers=min(4, len(os.sched_getaffinity(0)))) as pool:
-        for mutant, seconds, killed, why in pool.map(judge, chosen):
-            survived += not killed
-            print(f"{'killed' if killed else 'SURVIVED':<9} {seconds:5.1f} s  {mutant.name:<58} {why}", flush=True)
-    print(f"{len(chosen) - survived} of {len(chosen)} killed")
-    return 1 if survived else 0
+        runs = pool.map(lambda mutant: run(mutant, sys.executable, limit), chosen)
+        for mutant, ended in zip(chosen, runs, strict=True):
+            killed += ended.verdict == "killed"
+            print(f"{ended.verdict:<9} {ended.seconds:5.1f} s  {mutant.name:<58} {ended.why}", flush=True)
+    print(f"{killed} of {len(chosen)} killed")
+    return 0 if killed == len(chosen) else 1
 
 
 if __name__ == "__main__":

@@ -283,6 +283,7 @@ def _room(args: EngineArgs, steps: Sequence[Step], *, groups: int) -> EngineArgs
     """The arguments with room for every step; KV groups share the pool."""
     seqs, tokens, context = (max(getattr(s, name) for s in steps) for name in ("seqs", "tokens", "context"))
     blocks = max(s.seqs * (-(-s.context // args.block_size)) for s in steps)
+    blocks = max(blocks, -(-(context + 1) // args.block_size))  # a lone sequence's longest, as planning counts it
     return msgspec.structs.replace(
         args,
         max_num_seqs=max(seqs, 1),

@@ -76,6 +76,11 @@ def test_every_op_is_timed_and_has_its_limit(args: EngineArgs, spec: ExecutableS
         assert down.share == pytest.approx(down.limit_ms / down.ms)
 
 
+def test_a_lone_sequence_may_fill_its_last_block(args: EngineArgs) -> None:
+    (found,) = ops.measure(args, [Step(1, 1, 1, 2 * args.block_size)], [1], meter=lambda isa, threads: StillMeter())
+    assert [c.context for c in found.cells] == [2 * args.block_size]
+
+
 def test_readings_that_differ_make_a_cell_void(args: EngineArgs) -> None:
     shapes = [Step(1, 1, 1, 4), Step(2, 2, 2, 4)]
     meter = StillMeter(10e9, 10.9e9, 12.1e9)
