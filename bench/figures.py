@@ -139,7 +139,7 @@ def _bandwidth(c: Context, when: str) -> Iterator[Row]:
 
 
 def _mean_waste(samples: list[dict[str, float]]) -> float:
-    """Percent. The metric is itself an average over the steps so far, of all positions held: the last one counts."""
+    """Percent. The metric is itself an average over the time so far, of all positions held: the last one counts."""
     return 100 * samples[-1]["kv_cache_waste_perc"] if samples else math.nan
 
 
