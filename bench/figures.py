@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import json
 import math
+import re
 import statistics
 import subprocess
 import sys
@@ -229,9 +230,11 @@ def does_not_fit(c: Context) -> Iterator[Row]:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     seconds = time.perf_counter() - began
     yield below(section, "a plan that cannot fit ends the start (R05)", seconds, 5.0, "s")
-    ok = done.returncode != 0 and "Traceback" not in done.stderr and "fit" in done.stderr
+    advice = re.search(r"largest setting that fits: (--kv-cache-memory-bytes \d+)", done.stderr)
+    ok = done.returncode != 0 and "Traceback" not in done.stderr and "KV cache" in done.stderr and advice is not None
+    note = advice[1] if advice else done.stderr.strip()[-200:]
     value = f"exit {done.returncode}"
-    yield holds(section, "... saying what would fit (R05)", ok, target="exit code, table", value=value)
+    yield holds(section, "... saying what would fit (R05)", ok, target="exit code, table", value=value, note=note)
 
 
 def explained(c: Context) -> Iterator[Row]:
