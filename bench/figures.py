@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import json
 import math
+import re
 import statistics
 import subprocess
 import sys
@@ -139,7 +140,7 @@ def _bandwidth(c: Context, when: str) -> Iterator[Row]:
 
 
 def _mean_waste(samples: list[dict[str, float]]) -> float:
-    """Percent. The metric is itself an average over the steps so far, of all positions held: the last one counts."""
+    """Percent. The metric is itself an average over the time so far, of all positions held: the last one counts."""
     return 100 * samples[-1]["kv_cache_waste_perc"] if samples else math.nan
 
 
@@ -149,28 +150,43 @@ def _hit_rate(before: dict[str, float], after: dict[str, float]) -> float:
 
 
 def _rival(c: Context, rep: int) -> dict[str, dict[str, float]]:
-    """The same loads against llama-server on the same file; {} where it fails."""
+    """The same loads against llama-server on the same file; without those that fail.
+
+    W4 in the first repetition only: cold it takes about 200 s here, and it reads the prompts of W4 warm again too.
+    """
     from bench.load import measure
 
     port = free_port()
+    found: dict[str, dict[str, float]] = {}
     try:
         with serve(rival_command(c, port), port=port, model="m") as server:
-            # Cold W4 takes it half a minute and is not compared.
-            return asyncio.run(measure(server.url, "m", ["W1", "W2", "W3"], rep=rep))
+            for loads in (["W1", "W2", "W3"], ["W4"] if rep == 0 else []):
+                if loads:
+                    found |= asyncio.run(measure(server.url, "m", loads, rep=rep))
     except (RuntimeError, OctavoError, OSError) as error:
         print(f"  rival: {error}", file=sys.stderr)
-        return {}
+    return found
+
+
+BESIDE = {name: (name, key, unit, "") for name, (key, _, unit) in FLOORS.items()} | {
+    "W4": ("W4 cold", "seconds", "s", "the rival's of one repetition, of about 200 s"),
+    "W4warm": ("W4 warm", "seconds", "s", "the rival's of one repetition"),
+}
+"""Load -> title, figure, unit and what to say of it, for the rows beside the rival."""
 
 
 def _beside(c: Context, mid: dict[str, dict[str, float]], other: dict[str, dict[str, float]]) -> Iterator[Row]:
-    for name, (key, _, unit) in FLOORS.items():
-        title = f"{name} beside llama-server, same file, same hour"
+    for name, (title, key, unit, remark) in BESIDE.items():
+        title = f"{title} beside llama-server, same file, same hour"
         if name not in other:
             why = "give --rival PATH of llama-server" if not c.rival else "the rival failed"
-            yield not_run(SPEED, title, "reported", f"{why}; recorded: {RECORDED[name]:g}")
+            recorded = f"; recorded: {RECORDED[name]:g}" if name in RECORDED else ""
+            yield not_run(SPEED, title, "reported", why + recorded)
             continue
-        text = f"{mid[name][key]:.4g} : {other[name][key]:.4g}"
-        yield shown(SPEED, title, text, note=f"{unit}; {mid[name][key] / other[name][key]:.2f} x")
+        ours, theirs = mid[name][key], other[name][key]
+        times = theirs / ours if unit == "s" else ours / theirs
+        note = "; ".join(filter(None, (unit, f"{times:.2f} x as fast", remark)))
+        yield shown(SPEED, title, f"{ours:.4g} : {theirs:.4g}", note=note)
 
 
 def perplexity(c: Context) -> Iterator[Row]:
@@ -214,9 +230,11 @@ def does_not_fit(c: Context) -> Iterator[Row]:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     seconds = time.perf_counter() - began
     yield below(section, "a plan that cannot fit ends the start (R05)", seconds, 5.0, "s")
-    ok = done.returncode != 0 and "Traceback" not in done.stderr and "fit" in done.stderr
+    advice = re.search(r"largest setting that fits: (--kv-cache-memory-bytes \d+)", done.stderr)
+    ok = done.returncode != 0 and "Traceback" not in done.stderr and "KV cache" in done.stderr and advice is not None
+    note = advice[1] if advice else done.stderr.strip()[-200:]
     value = f"exit {done.returncode}"
-    yield holds(section, "... saying what would fit (R05)", ok, target="exit code, table", value=value)
+    yield holds(section, "... saying what would fit (R05)", ok, target="exit code, table", value=value, note=note)
 
 
 def explained(c: Context) -> Iterator[Row]:

@@ -30,12 +30,13 @@ def front(c: Context) -> Iterator[Row]:
     yield from _death(c)
 
 
-def _command(c: Context, port: int, *flags: str) -> list[str]:
+def fake_command(c: Context, port: int, *flags: str) -> list[str]:
+    """A server of the model `m` on the fake executor."""
     base = ("serve", "fake", "--executor", "fake", "--served-model-name", "m", "--port", str(port))
     return c.octavo(*base, *flags)
 
 
-def _ask(server: Server, path: str, body: dict[str, Any] | None = None) -> tuple[int, http.client.HTTPResponse, float]:
+def ask(server: Server, path: str, body: dict[str, Any] | None = None) -> tuple[int, http.client.HTTPResponse, float]:
     """Status, response and seconds until its head is there; the body is read when it is an error."""
     connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=60)
     began = time.perf_counter()
@@ -48,19 +49,19 @@ def _ask(server: Server, path: str, body: dict[str, Any] | None = None) -> tuple
 def _ask_quietly(server: Server, body: dict[str, Any]) -> None:
     """A request that waits until the server stops."""
     with contextlib.suppress(OSError, http.client.HTTPException):
-        _ask(server, "/v1/completions", body)
+        ask(server, "/v1/completions", body)
 
 
 def _refusals(c: Context) -> Iterator[Row]:
     port = free_port()
     flags = ("--max-num-seqs", "1", "--max-queue", "1", "--max-model-len", "100000", "--num-kv-blocks", "20000")
-    with serve(_command(c, port, *flags), port=port, model="m", prompt=PROMPT) as server:
-        wrong = [_ask(server, "/v1/completions", {"prompt": "x", "temperature": -1}) for _ in range(20)]
+    with serve(fake_command(c, port, *flags), port=port, model="m", prompt=PROMPT) as server:
+        wrong = [ask(server, "/v1/completions", {"prompt": "x", "temperature": -1}) for _ in range(20)]
         held = {"prompt": [1, 2], "max_tokens": 90_000, "ignore_eos": True, "stream": True}
-        open_streams = [_ask(server, "/v1/completions", held) for _ in range(1)]
+        open_streams = [ask(server, "/v1/completions", held) for _ in range(1)]
         threading.Thread(target=_ask_quietly, args=(server, held), daemon=True).start()
         time.sleep(0.3)
-        full = [_ask(server, "/v1/completions", held) for _ in range(20)]
+        full = [ask(server, "/v1/completions", held) for _ in range(20)]
         refused = all(status == 503 and response.headers.get("Retry-After") for status, response, _ in full)
         for _, response, _ in open_streams:
             response.close()
@@ -79,7 +80,7 @@ def _health(c: Context) -> Iterator[Row]:
 
         def send() -> None:
             while not stop.is_set():
-                status, response, _ = _ask(server, "/v1/completions", {"prompt": LONG, "max_tokens": 1})
+                status, response, _ = ask(server, "/v1/completions", {"prompt": LONG, "max_tokens": 1})
                 response.read()
                 answers.append(status)
 
@@ -88,7 +89,7 @@ def _health(c: Context) -> Iterator[Row]:
             client.start()
         times, end = [], time.monotonic() + (5 if c.quick else 15)
         while time.monotonic() < end:
-            times.append(_ask(server, "/health")[2])
+            times.append(ask(server, "/health")[2])
             time.sleep(0.02)
         stop.set()
         for client in clients:
@@ -100,11 +101,11 @@ def _health(c: Context) -> Iterator[Row]:
 
 def _death(c: Context) -> Iterator[Row]:
     port = free_port()
-    with serve(_command(c, port), port=port, model="m", prompt=PROMPT) as server:
+    with serve(fake_command(c, port), port=port, model="m", prompt=PROMPT) as server:
         (engine,) = [p for p in tree(server.pid)[1:] if "octavo.engine.proc" in _words(p)]
         os.kill(engine, signal.SIGKILL)
         began = time.perf_counter()
-        while _ask(server, "/health")[0] == 200 and time.perf_counter() - began < 10:
+        while ask(server, "/health")[0] == 200 and time.perf_counter() - began < 10:
             time.sleep(0.01)
         seconds = time.perf_counter() - began
     yield at_most(SECTION, "a killed engine shows in /health within", seconds, 1.0, "s")

@@ -33,15 +33,21 @@ def tree(pid: int) -> list[int]:
 
 def pss_mib(pid: int) -> float:
     """Proportional set size summed over a process tree."""
-    total = 0
-    for one in tree(pid):
-        try:
-            for line in Path(f"/proc/{one}/smaps_rollup").read_text().splitlines():
-                if line.startswith("Pss:"):
-                    total += int(line.split()[1])
-        except OSError:
-            continue
-    return total / 1024
+    return sum(map(own_pss_mib, tree(pid)))
+
+
+def own_pss_mib(pid: int) -> float:
+    """Proportional set size of one process; 0 where it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+
+
+def open_files(pid: int) -> int:
+    """Descriptors that a process has open."""
+    return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 def cpu_seconds(pid: int) -> float:

@@ -91,7 +91,7 @@ class Metrics:
         self.running = Value("num_requests_running", "Sequences in the running batch.", gauge)
         self.waiting = Value("num_requests_waiting", "Sequences waiting for their first step.", gauge)
         self.kv_usage = Value("kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", gauge)
-        self.kv_waste = Value("kv_cache_waste_perc", "Mean share of held KV slots without a token, 0 to 1.", gauge)
+        self.kv_waste = Value("kv_cache_waste_perc", "Share of held KV slots without a token over time, 0 to 1.", gauge)
         self.group_blocks = Value("kv_group_blocks_used", "KV blocks held, by KV group.", gauge, label="group")
         self.group_waste = Value("kv_group_waste_perc", "As kv_cache_waste_perc, by KV group.", gauge, label="group")
         self.blocks_dropped = Value("kv_blocks_dropped", "KV blocks given back from behind a window.", counter)

@@ -21,7 +21,8 @@ from octavo.program.ir import Program
 from octavo.program.lower import lower
 from octavo.program.split import split_joins
 from octavo.quant.table import Wishes
-from octavo.runner.memory import Machine, MemoryPlan, Need, plan_memory
+from octavo.runner.advice import fit_memory
+from octavo.runner.memory import Machine, MemoryPlan, Need
 from octavo.runner.opened import open_model
 from octavo.runner.runner import Backend, Runner
 from octavo.weights.checkpoint import Checkpoint
@@ -76,22 +77,58 @@ def plan_model(args: EngineArgs, checkpoint: Checkpoint, *, machine: Machine | N
 
     Raises ModelError (not servable), ConfigError (wishes that contradict) and DoesNotFit (the memory plan).
     """
-    wishes = Wishes(dtype=args.dtype, quantization=args.quantization)
-    program = split_joins(build_program(checkpoint.config), checkpoint.tensors, wishes)
-    formats = choose_formats(program, checkpoint.tensors, wishes)
-    wanted = min(args.max_model_len or program.max_len, program.reach)
-    spec = _lower(args, program, formats, max_len=wanted)
-    need = Need(
-        weights=spec.weights_bytes + spec.hosted_bytes,
-        buffers=spec.arena_bytes + 4 * args.max_num_seqs * (wanted + spec.limits.max_blocks),
-        block=spec.block_bytes,
-        groups=kv_groups(program),
-        model_len=program.reach if args.max_model_len else program.max_len,
-    )
-    memory = plan_memory(args, need, machine or Machine.read())
-    if memory.model_len != wanted:
-        spec = _lower(args, program, formats, max_len=memory.model_len)
-    return Planned(program, formats, spec, memory)
+    drafts = _Drafts(checkpoint)
+    memory = fit_memory(args, lambda wanted: drafts.of(wanted).need, machine or Machine.read())
+    draft = drafts.of(args)
+    spec = draft.spec
+    if memory.model_len != spec.limits.max_len:
+        spec = _lower(args, draft.program, draft.formats, max_len=memory.model_len)
+    return Planned(draft.program, draft.formats, spec, memory)
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A model lowered for the longest sequence that was asked for, and what that takes."""
+
+    program: Program
+    formats: Formats
+    spec: ExecutableSpec
+    need: Need
+
+
+class _Drafts:
+    """One checkpoint under many settings; remembers the last, which is planned again once it fits."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self._stored: dict[Wishes, tuple[Program, Formats]] = {}
+        self._last: tuple[EngineArgs, _Draft] | None = None
+
+    def of(self, args: EngineArgs) -> _Draft:
+        if self._last is None or self._last[0] != args:
+            self._last = args, self._make(args)
+        return self._last[1]
+
+    def _make(self, args: EngineArgs) -> _Draft:
+        program, formats = self._store(Wishes(dtype=args.dtype, quantization=args.quantization))
+        wanted = min(args.max_model_len or program.max_len, program.reach)
+        spec = _lower(args, program, formats, max_len=wanted)
+        need = Need(
+            weights=spec.weights_bytes + spec.hosted_bytes,
+            buffers=spec.arena_bytes + 4 * args.max_num_seqs * (wanted + spec.limits.max_blocks),
+            block=spec.block_bytes,
+            groups=kv_groups(program),
+            model_len=program.reach if args.max_model_len else program.max_len,
+        )
+        return _Draft(program, formats, spec, need)
+
+    def _store(self, wishes: Wishes) -> tuple[Program, Formats]:
+        """Which matrices there are, and the format of each: the same for every size of step."""
+        if wishes not in self._stored:
+            tensors = self._checkpoint.tensors
+            program = split_joins(build_program(self._checkpoint.config), tensors, wishes)
+            self._stored[wishes] = program, choose_formats(program, tensors, wishes)
+        return self._stored[wishes]
 
 
 def _lower(args: EngineArgs, program: Program, formats: Formats, *, max_len: int) -> ExecutableSpec:

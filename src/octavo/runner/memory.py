@@ -103,19 +103,15 @@ class MemoryPlan:
 def plan_memory(args: EngineArgs, need: Need, machine: Machine) -> MemoryPlan:
     """Choose the number of KV blocks and the longest sequence.
 
-    Raises DoesNotFit, with the table and the largest setting that fits, where a wish cannot be met.
+    Raises DoesNotFit, with the table, where a wish cannot be met. What would fit is runner/advice.py's to say.
     """
     size = args.block_size
-    free = machine.available - HEADROOM - need.weights - need.buffers
-    fitting = max(0, free // need.block)
+    fitting = fitting_blocks(need, machine)
     wanted_len = args.max_model_len or need.model_len
     chunk = args.step_chunk
 
     def peak(positions: int) -> int:
         return peak_blocks(need.groups, positions, block_size=size, chunk=chunk)
-
-    def longest(num_blocks: int) -> int:
-        return most_positions(need.groups, max(0, num_blocks - 1), block_size=size, chunk=chunk)
 
     if args.num_kv_blocks is not None:
         blocks = args.num_kv_blocks
@@ -124,11 +120,11 @@ def plan_memory(args: EngineArgs, need: Need, machine: Machine) -> MemoryPlan:
     else:
         typical = args.max_num_seqs * peak(min(TYPICAL_LEN, wanted_len))
         blocks = max(typical, peak(wanted_len)) + 1
-        blocks = min(blocks, max(free // 2 // need.block, 0))
+        blocks = min(blocks, max((machine.available - fixed_bytes(need)) // 2 // need.block, 0))
         if args.max_model_len is not None:
             # An explicit length may take more than half of what is free, as long as it fits.
             blocks = max(blocks, min(fitting, peak(wanted_len) + 1))
-    held = longest(blocks)
+    held = most_positions(need.groups, max(0, blocks - 1), block_size=size, chunk=chunk)
     reduced = args.max_model_len is None and held < wanted_len
     plan = MemoryPlan(
         machine=machine,
@@ -139,24 +135,23 @@ def plan_memory(args: EngineArgs, need: Need, machine: Machine) -> MemoryPlan:
         model_len=held if reduced else wanted_len,
         reduced=reduced,
     )
-    if args.max_model_len is not None and args.max_model_len > need.model_len:
-        raise DoesNotFit(
-            f"--max-model-len: got {args.max_model_len}, allowed: up to {need.model_len}, "
-            "the longest the model supports"
-        )
-    if blocks > fitting or blocks < 2:
-        most = min(longest(fitting), need.model_len)
-        hint = (
-            f"The largest KV cache that fits: --kv-cache-memory-bytes {fitting * need.block} "
-            f"(a request of {most} positions)."
-            if fitting >= 2
-            else f"Weights and buffers leave no room for KV: {max(0, -free) // MIB + 1} MiB are missing; "
-            "use a smaller model or a smaller --max-num-batched-tokens."
-        )
-        raise DoesNotFit(f"The model does not fit in memory.\n{plan.table()}\n{hint}")
+    if blocks > fitting:
+        raise DoesNotFit(f"The model does not fit in memory.\n{plan.table()}")
     if held < wanted_len and not reduced:
         raise DoesNotFit(
-            f"--max-model-len: got {wanted_len}, allowed: up to {held} with a KV cache of {blocks - 1} blocks\n"
-            f"{plan.table()}"
+            f"--max-model-len: got {wanted_len}, which takes {peak(wanted_len)} KV blocks of the {max(0, blocks - 1)} "
+            f"there would be\n{plan.table()}"
         )
+    if held < 1:
+        raise DoesNotFit(f"The KV cache holds no sequence: it takes {peak(1) + 1} blocks or more.\n{plan.table()}")
     return plan
+
+
+def fixed_bytes(need: Need) -> int:
+    """What is taken whatever the KV pool becomes."""
+    return HEADROOM + need.weights + need.buffers
+
+
+def fitting_blocks(need: Need, machine: Machine) -> int:
+    """Most KV blocks, with the null block, beside weights and buffers."""
+    return max(0, (machine.available - fixed_bytes(need)) // need.block)

@@ -57,8 +57,10 @@ class KVManager:
         """Slots in somebody's tables, counted the same way."""
         self.dropped = 0
         """Blocks given back from behind a window, so far."""
-        self._wasted_slots = 0
-        self._used_slots = [0] * len(self.groups)
+        self._wasted_slots = 0.0
+        """Slot-seconds, as those below."""
+        self._used_slots = [0.0] * len(self.groups)
+        self._since = 0.0
         self._unlanded: deque[Block] = deque()
         self.nothing: list[list[int]] = [[] for _ in self.groups]
         """No new blocks, one list per group; shared by all plans, never changed."""
@@ -242,11 +244,17 @@ class KVManager:
             unlanded.popleft()
 
     def planned(self, positions: int) -> None:
-        """A step with so many positions was planned, over all sequences: enters the account and samples the waste."""
+        """A step with so many positions was planned, over all sequences."""
         self.held += positions
-        self._wasted_slots += self.allocated - self.held
-        for g, used in enumerate(self.pool.used_by):
-            self._used_slots[g] += used
+
+    def lasted(self, now: float) -> None:
+        """Enters what is held as held since the last call, in seconds of one clock. To be called before it changes."""
+        if self.allocated:
+            seconds = now - self._since
+            self._wasted_slots += (self.allocated - self.held) * seconds
+            for g, used in enumerate(self.pool.used_by):
+                self._used_slots[g] += used * self.block_size * seconds
+        self._since = now
 
     def leans_on(self, seq: Sequence, step: int) -> bool:
         """True where positions `seq` counts as computed lie in a block that step `step` or a later one was to write."""
@@ -281,16 +289,14 @@ class KVManager:
 
     @property
     def waste(self) -> float:
-        """Share of held slots without a token, averaged over steps. (All tables of a sequence are of one length.)"""
-        used = sum(self._used_slots) * self.block_size
+        """Share of held slots without a token, averaged over time. (All tables of a sequence are of one length.)"""
+        used = sum(self._used_slots)
         return self._wasted_slots * len(self.groups) / used if used else 0.0
 
     def group_stats(self) -> tuple[GroupStats, ...]:
         """What each group holds now, and its share of waste."""
         return tuple(
-            GroupStats(
-                name=name, blocks_used=used, waste=self._wasted_slots / (total * self.block_size) if total else 0.0
-            )
+            GroupStats(name=name, blocks_used=used, waste=self._wasted_slots / total if total else 0.0)
             for name, used, total in zip(self._names, self.pool.used_by, self._used_slots, strict=True)
         )
 

@@ -126,6 +126,7 @@ class Scheduler:
         """Forgets a sequence, wherever it is; its blocks are free at once. Unknown ids are ignored."""
         seq = self._seqs.get(seq_id)
         if seq is not None:
+            self.kv.lasted(self._clock())
             self._retire(seq)
 
     def reset_prefix_cache(self) -> None:
@@ -135,6 +136,7 @@ class Scheduler:
     # -- a plan -------------------------------------------------------------------------------------------------------
     def schedule(self) -> StepPlan | None:
         """The next step, or None while nothing can be planned (all wait for steps in flight, or there is no work)."""
+        self.kv.lasted(self._clock())
         if self._suspects:
             return self._schedule_trial()
         while self._seqs:
@@ -430,6 +432,7 @@ class Scheduler:
     # -- results ------------------------------------------------------------------------------------------------------
     def update(self, result: StepResult) -> list[SeqOutput]:
         """Takes the answer to the oldest plan in flight; gives what each sequence got, and who ended."""
+        self.kv.lasted(self._clock())
         return self._results.take(result)
 
     def _clear_slots(self, slots: list[int]) -> None:

@@ -27,7 +27,7 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     blocks_cached: int
     """Blocks that can be hit, held or not."""
     waste: float
-    """Share of the held blocks' slots that hold no token, averaged over steps."""
+    """Share of the held blocks' slots that hold no token, averaged over the time they were held."""
     steps: int
     prefix_queries: int
     """Prompt tokens looked up in the prefix cache, at first admission."""

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from octavo.config.args import EngineArgs
-from octavo.errors import DoesNotFit
-from octavo.facts import KVGroup
-from octavo.runner.memory import HEADROOM, MIB, Machine, MemoryPlan, Need, plan_memory
+from octavo.errors import ConfigError, DoesNotFit
+from octavo.facts import KVGroup, peak_blocks
+from octavo.runner.advice import SHORTEST, advice, fit_memory
+from octavo.runner.loader import plan_model
+from octavo.runner.memory import HEADROOM, MIB, TYPICAL_LEN, Machine, MemoryPlan, Need, plan_memory
+from octavo.weights.checkpoint import open_checkpoint
+from tests.tiny import write_tiny
 
 FULL = (KVGroup(name="full", kind="full", layers=1),)
 NEED = Need(weights=100 * MIB, buffers=50 * MIB, block=MIB, groups=FULL, model_len=8192)
@@ -22,7 +30,7 @@ def plan(free: int, **wishes: Any) -> MemoryPlan:
     """A plan on a machine with `free` MiB left after weights, buffers and headroom."""
     available = HEADROOM + NEED.weights + NEED.buffers + free * MIB
     args = EngineArgs(model="m", **wishes)
-    return plan_memory(args, NEED, Machine(total=2 * available, available=available))
+    return fit_memory(args, lambda args: NEED, Machine(total=2 * available, available=available))
 
 
 def test_room_for_typical_sequences_where_there_is_plenty() -> None:
@@ -57,15 +65,239 @@ def test_refusals_say_what_fits(wishes: dict[str, int]) -> None:
         plan(400, **wishes)
     text = str(caught.value)
     assert re.search(r"fits|allowed: up to", text)
-    if advice := re.search(r"--kv-cache-memory-bytes (\d+)", text):
-        assert plan(400, kv_cache_memory_bytes=int(advice[1])).num_blocks == 400
-    if (allowed := re.search(r"--max-model-len: .* allowed: up to (\d+)", text)) and int(allowed[1]) < 8192:
-        assert plan(400, max_model_len=int(allowed[1])).model_len == int(allowed[1])
+    assert "KV cache" in text or "the longest the model supports" in text
+    if said := re.search(r"The largest setting that fits: --(\S+) (\d+) \(a request of (\d+) positions\)", text):
+        name, value, longest = said[1].replace("-", "_"), int(said[2]), int(said[3])
+        taken = plan(400, **wishes | {name: value})
+        assert min(taken.longest, taken.model_len) == longest
+        with pytest.raises(DoesNotFit):
+            plan(400, **wishes | {name: value + (MIB if name == "kv_cache_memory_bytes" else 1)})
+    else:
+        assert wishes["max_model_len"] > NEED.model_len
 
 
-def test_no_room_for_weights_is_said_in_missing_bytes() -> None:
-    with pytest.raises(DoesNotFit, match="MiB are missing"):
-        plan(-100)
+def test_a_pool_too_small_for_anybody_is_said_as_such() -> None:
+    sliding = tuple(KVGroup(name=f"w{i}", kind="sliding", layers=1, window=512) for i in range(5))
+    need = Need(weights=0, buffers=0, block=MIB, groups=FULL + sliding, model_len=8192)
+    machine = Machine(total=2**40, available=2**40)
+    with pytest.raises(DoesNotFit, match="--num-kv-blocks: got 6, allowed: 7 or more"):
+        fit_memory(EngineArgs(model="m", num_kv_blocks=6), lambda args: need, machine)
+    with pytest.raises(DoesNotFit, match=f"--kv-cache-memory-bytes: got {6 * MIB}, allowed: {7 * MIB} or more"):
+        fit_memory(EngineArgs(model="m", kv_cache_memory_bytes=6 * MIB), lambda args: need, machine)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A made-up model, whose sizes follow the settings as a real one's do."""
+
+    weights: int = 1000
+    """MiB at 16 bits."""
+    floats: bool = True
+    token: int = MIB
+    """Bytes of buffers for each token of a step."""
+    column: int = 4
+    """Bytes for each sequence and position."""
+    block: int = MIB
+    groups: tuple[KVGroup, ...] = FULL
+    model_len: int = 8192
+
+    def price(self, args: EngineArgs) -> Need:
+        bits = {None: 16, "int8": 9, "int4": 5}[args.quantization]
+        if args.quantization and (not self.floats or args.dtype == "float32"):
+            raise ConfigError("--quantization")
+        if args.dtype == "float32":
+            bits = 32
+        small = args.kv_cache_dtype == "int8"
+        length = args.max_model_len or self.model_len
+        return Need(
+            weights=self.weights * MIB * bits // 16,
+            buffers=args.step_tokens * self.token + args.max_num_seqs * length * self.column,
+            block=self.block * 9 // 16 if small else self.block,
+            groups=self.groups,
+            model_len=self.model_len,
+        )
+
+    def plan(self, args: EngineArgs, available: int) -> MemoryPlan:
+        return plan_memory(args, self.price(args), machine(available))
+
+    def advice(self, available: int, **wishes: Any) -> dict[str, Any] | None:
+        return advice(EngineArgs(model="m", **wishes), self.price, machine(available))
+
+
+def machine(available: int) -> Machine:
+    return Machine(total=2 * available, available=available)
+
+
+def left(model: Model, beside: int) -> int:
+    """A machine with so many MiB beside the weights at 16 bits, for buffers and KV."""
+    return HEADROOM + (model.weights + beside) * MIB
+
+
+def test_smaller_steps_come_first_for_they_cost_speed_alone() -> None:
+    """200 MiB: a request of 1,024 positions takes 65 blocks, and 256 tokens of a step 256 MiB."""
+    found = Model().advice(left(Model(), 200))
+    assert found is not None and set(found) - {"max_num_seqs"} == {"max_model_len", "max_num_batched_tokens"}
+    assert found["max_model_len"] >= TYPICAL_LEN
+    assert 100 < found["max_num_batched_tokens"] < 200
+
+
+def test_then_fewer_bits_of_kv_and_then_of_weights() -> None:
+    model = Model()
+    assert set(model.advice(left(model, 70)) or {}) >= {"kv_cache_dtype", "max_model_len"}
+    found = model.advice(left(model, 10))
+    assert found is not None and found["quantization"] == "int8" and "kv_cache_dtype" not in found
+    found = model.advice(left(model, -500))
+    assert found is not None and found["quantization"] == "int4"
+    exact = model.advice(left(model, 400), dtype="float32")
+    assert exact is not None and exact["dtype"] == "auto" and "quantization" not in exact
+
+
+def test_a_short_request_where_no_useful_one_fits() -> None:
+    model = Model(floats=False)
+    found = model.advice(left(model, 24))
+    assert found is not None and SHORTEST <= found["max_model_len"] < TYPICAL_LEN
+    assert found["max_num_seqs"] <= found["max_num_batched_tokens"]
+
+
+def test_what_no_setting_mends_is_said_with_the_least_that_is_needed() -> None:
+    model = Model()
+    least = HEADROOM // MIB + model.weights * 5 // 16 + 1 + 2  # one token's buffers; a block and the null block
+    available = HEADROOM + 100 * MIB
+    with pytest.raises(DoesNotFit) as caught:
+        fit_memory(EngineArgs(model="m"), model.price, machine(available))
+    said = re.search(
+        r"No setting fits: with (.*) it would take ([\d,]+) MiB, and 356 MiB are available", str(caught.value)
+    )
+    assert said is not None and "--quantization int4" in said[1] and "--max-num-seqs 1" in said[1]
+    assert least - 2 <= int(said[2].replace(",", "")) <= least
+    enough = int(said[2].replace(",", "")) * MIB
+    assert model.advice(enough) is not None
+    assert model.advice(enough - 2 * MIB) is None
+
+
+@pytest.mark.parametrize("beside", [-1, 0, 1, 2, 3])
+def test_a_real_model_takes_its_advice(tmp_path: Path, beside: int) -> None:
+    """Of a checkpoint, through the flags of the message, at some MiB beside its weights."""
+    path = write_tiny(tmp_path, "llama")
+    checkpoint = open_checkpoint(path)
+    asked = EngineArgs(model=str(path), max_num_batched_tokens=4096)
+    weights = plan_model(asked, checkpoint, machine=machine(2**40)).spec.weights_bytes
+    tight = machine(HEADROOM + weights + beside * MIB)
+    with pytest.raises(DoesNotFit) as caught:
+        plan_model(asked, checkpoint, machine=tight)
+    if beside < 0:
+        assert "No setting fits" in str(caught.value)
+        return
+    said = re.search(r"The largest setting that fits: (.*) \(a request", str(caught.value))
+    assert said is not None, str(caught.value)
+    words = said[1].replace("--", "").replace("-", "_").split()
+    flags = {n: int(v) if v.isdigit() else v for n, v in zip(words[::2], words[1::2], strict=True)}
+    taken = plan_model(msgspec.structs.replace(asked, **flags), checkpoint, machine=tight)
+    assert taken.memory.model_len >= SHORTEST
+
+
+WINDOWS = (*FULL, KVGroup(name="w", kind="sliding", layers=1, window=512))
+MODELS = st.builds(
+    Model,
+    weights=st.integers(1, 4000),
+    floats=st.booleans(),
+    token=st.integers(1, 4 * MIB),
+    column=st.integers(0, 64),
+    block=st.integers(1 << 12, 4 * MIB),
+    groups=st.sampled_from([FULL, WINDOWS]),
+    model_len=st.integers(1, 100_000),
+)
+
+
+@settings(max_examples=400)
+@given(
+    model=MODELS,
+    share=st.floats(0, 1.5),
+    beside=st.integers(0, 3000),
+    seqs=st.integers(1, 300),
+    tokens=st.none() | st.integers(300, 2048),
+    length=st.none() | st.integers(1, 1 << 17),
+    pool=st.none() | st.integers(2, 4000),
+    size=st.none() | st.integers(1, 2**33),
+)
+def test_advice_fits_and_nothing_larger_does(
+    model: Model,
+    share: float,
+    beside: int,
+    seqs: int,
+    tokens: int | None,
+    length: int | None,
+    pool: int | None,
+    size: int | None,
+) -> None:
+    asked = EngineArgs(
+        model="m",
+        max_num_seqs=seqs,
+        max_num_batched_tokens=tokens,
+        max_model_len=None if length is None else min(length, model.model_len),
+        num_kv_blocks=pool,
+        kv_cache_memory_bytes=None if pool else size,
+    )
+    available = HEADROOM + int(share * model.weights) * MIB + beside * MIB
+    try:
+        model.plan(asked, available)
+        event("fits as it is")
+        return
+    except DoesNotFit:
+        pass
+    found = model.advice(available, **{n: getattr(asked, n) for n in asked.__struct_fields__ if n != "model"})
+    if found is None:
+        event("nothing fits")
+        assert not any(fits(model, tiny, available) for tiny in smallest(asked, model))
+        return
+    event(", ".join(found))
+    taken = msgspec.structs.replace(asked, **found)
+    assert model.plan(taken, available).longest >= 1, "the advice is accepted"
+    limit = asked.max_model_len or model.model_len
+    unpooled = msgspec.structs.replace(taken, num_kv_blocks=None, kv_cache_memory_bytes=None)
+    if "max_model_len" in found and found["max_model_len"] < limit:
+        longer = msgspec.structs.replace(unpooled, max_model_len=found["max_model_len"] + 1)
+        assert not fits(model, longer, available) or exceeds(model, longer, asked)
+    if "max_num_batched_tokens" in found:
+        step = found["max_num_batched_tokens"] + 1
+        larger = msgspec.structs.replace(
+            unpooled,
+            max_num_batched_tokens=step,
+            max_num_seqs=min(asked.max_num_seqs, step),
+            max_model_len=max(taken.max_model_len or 0, min(TYPICAL_LEN, limit)),
+        )
+        assert not fits(model, larger, available) or exceeds(model, larger, asked)
+    if "num_kv_blocks" in found:
+        assert not fits(model, msgspec.structs.replace(taken, num_kv_blocks=found["num_kv_blocks"] + 1), available)
+
+
+def fits(model: Model, args: EngineArgs, available: int) -> bool:
+    try:
+        return model.plan(args, available).longest >= 1
+    except (DoesNotFit, ConfigError):
+        return False
+
+
+def exceeds(model: Model, args: EngineArgs, asked: EngineArgs) -> bool:
+    """Whether the longest sequence of `args` takes more than the pool that was asked for."""
+    need = model.price(args)
+    pool = asked.num_kv_blocks or (asked.kv_cache_memory_bytes or 2**60) // need.block
+    assert args.max_model_len is not None
+    return peak_blocks(need.groups, args.max_model_len, block_size=16, chunk=args.step_chunk) + 1 > pool
+
+
+def smallest(asked: EngineArgs, model: Model) -> Iterator[EngineArgs]:
+    """One token a step and the shortest sequence, stored in every way."""
+    for quantization in (None, "int8", "int4"):
+        for kv in ("auto", "int8"):
+            yield msgspec.structs.replace(
+                asked,
+                quantization=quantization,
+                kv_cache_dtype=kv,
+                max_num_seqs=1,
+                max_num_batched_tokens=1,
+                max_model_len=min(SHORTEST, asked.max_model_len or model.model_len),
+            )
 
 
 @given(free=st.integers(4, 100_000), seqs=st.integers(1, 512), length=st.none() | st.integers(1, 8192))

@@ -34,11 +34,12 @@ class Rig:
         fail: Callable[[StepPlan], str | None] | None = None,
         seconds: Callable[[StepPlan], float] | None = None,
         pace: Pace | None = None,
+        clock: Callable[[], float] = lambda: 50.0,
         **config: Any,
     ) -> None:
         self.facts = facts or fake_facts()
         made = SchedulerConfig(**config)
-        self.scheduler = Scheduler(made, self.facts, clock=lambda: 50.0, pace=pace)
+        self.scheduler = Scheduler(made, self.facts, clock=clock, pace=pace)
         self.executor = FakeExecutor(self.facts, fail=fail, seconds=seconds)
         self.core = EngineCore(self.scheduler, self.executor, depth=depth)
         self.plans: list[StepPlan] = []
@@ -308,14 +309,48 @@ def test_a_row_that_is_not_finite_fails_alone_and_is_not_cached() -> None:
     rig.scheduler.check()
 
 
-def test_waste_is_the_share_of_slots_without_a_token() -> None:
-    rig = Rig()
-    rig.core.add(request(0, [1] * 8, max_tokens=1))
-    rig.drain()
-    assert rig.scheduler.stats().waste == 0.5
-    rig.core.add(request(1, [2] * 12, max_tokens=5))
-    rig.drain()
-    assert 0 < rig.scheduler.stats().waste < 0.5
+def test_waste_is_the_share_of_slots_without_a_token_over_time() -> None:
+    """A pool of one block a sequence: 8 of 16 slots for 3 s, then 15 of 16 for 1 s, then nothing for a year."""
+    now = 0.0
+    rig = Rig(clock=lambda: now)
+    scheduler = rig.scheduler
+
+    def answer(plan: StepPlan | None, after: float) -> None:
+        nonlocal now
+        assert plan is not None
+        now += after
+        scheduler.update(StepResult(plan.step, [[9] for _ in plan.seqs]))
+
+    scheduler.add(request(0, [1] * 8, max_tokens=1))
+    answer(scheduler.schedule(), after=3.0)
+    assert scheduler.stats().waste == 0.5
+    now += 5.0  # nothing is held: that counts for nothing
+    scheduler.add(request(1, [2] * 15, max_tokens=1))
+    answer(scheduler.schedule(), after=1.0)
+    assert scheduler.stats().waste == (3 * 8 + 1 * 1) / (4 * 16)
+    assert [group.waste for group in scheduler.stats().groups] == [scheduler.stats().waste]
+    now += 3e7
+    assert scheduler.schedule() is None
+    assert scheduler.stats().waste == (3 * 8 + 1 * 1) / (4 * 16)
+
+
+def test_waste_counts_between_steps_and_until_an_abort() -> None:
+    now = 0.0
+    rig = Rig(clock=lambda: now)
+    scheduler = rig.scheduler
+    scheduler.add(request(0, [1] * 12, max_tokens=9))
+    plan = scheduler.schedule()
+    assert plan is not None
+    now += 1.0
+    scheduler.update(StepResult(plan.step, [[9]]))
+    now += 1.0  # 12 of 16 until the next step is planned
+    plan = scheduler.schedule()
+    assert plan is not None
+    now += 2.0  # 13 of 16
+    scheduler.abort(0)
+    now += 9.0
+    scheduler.update(StepResult(plan.step, [[9]]))
+    assert scheduler.stats().waste == (2 * 4 + 2 * 3) / (4 * 16)
 
 
 def test_reset_forgets_prefixes() -> None:
