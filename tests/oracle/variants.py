@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 VOCAB = 512
+SLIDING, FULL = "sliding_attention", "full_attention"
+"""What `layer_types` may say."""
 BASE: Mapping[str, Any] = {
     "vocab_size": VOCAB,
     "hidden_size": 64,
@@ -109,10 +111,11 @@ VARIANTS: Mapping[str, Variant] = {
         ),
     ),
     "mistral": Variant(model_type="mistral", family="llama", config={"sliding_window": None, "head_dim": 32}),
+    "mistral-window-16": Variant(model_type="mistral", family="llama", config={"sliding_window": 16}),
     "olmoe": Variant(
         model_type="olmoe",
         family="olmoe",
-        config={"num_experts": 8, "num_experts_per_tok": 2, "bos_token_id": None},
+        config={"num_experts": 8, "num_experts_per_tok": 2},
         gguf="olmoe",
     ),
     "granitemoe": Variant(
@@ -127,6 +130,13 @@ VARIANTS: Mapping[str, Variant] = {
             "attention_multiplier": 0.0625,
         },
         gguf="granitemoe",
+    ),
+    "granitemoe-plain": Variant(
+        model_type="granitemoe",
+        family="granitemoe",
+        config={"num_local_experts": 8, "num_experts_per_tok": 2},
+        gguf="granitemoe",
+        rounding=2.0,
     ),
     "mixtral": Variant(model_type="mixtral", family="mixtral", config={"num_local_experts": 4}, gguf="llama"),
     "mixtral-window": Variant(
@@ -215,6 +225,12 @@ VARIANTS: Mapping[str, Variant] = {
         config={"head_dim": 16, "sliding_window": 16, "query_pre_attn_scalar": 16, "attn_logit_softcapping": 2.0},
         gguf="gemma2",
     ),
+    "gemma2-listed": Variant(
+        model_type="gemma2",
+        family="gemma2",
+        config={"head_dim": 16, "sliding_window": 16, "query_pre_attn_scalar": 16, "layer_types": [SLIDING, FULL] * 2},
+        gguf="gemma2",
+    ),
     "gemma2-odd": Variant(
         model_type="gemma2",
         family="gemma2",
@@ -226,6 +242,17 @@ VARIANTS: Mapping[str, Variant] = {
         config={"head_dim": 16, "sliding_window": 16, "query_pre_attn_scalar": 16, "num_hidden_layers": 7, **GEMMA3},
         gguf="gemma3",
     ),
+    "gemma3-listed": Variant(
+        model_type="gemma3_text",
+        family="gemma3",
+        config={
+            "head_dim": 16,
+            "sliding_window": 16,
+            "query_pre_attn_scalar": 16,
+            "layer_types": [SLIDING, SLIDING, SLIDING, FULL],
+            **GEMMA3,
+        },
+    ),
     "gemma3-linear": Variant(
         model_type="gemma3_text",
         family="gemma3",
@@ -233,7 +260,7 @@ VARIANTS: Mapping[str, Variant] = {
             "head_dim": 32,
             "sliding_window": 100,
             "query_pre_attn_scalar": 24,
-            "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"],
+            "layer_types": [SLIDING, FULL, SLIDING, SLIDING],
             "final_logit_softcapping": 3.0,
             **gemma3_ropes(rope_type="linear", factor=8.0),
         },
