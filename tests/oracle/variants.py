@@ -76,13 +76,32 @@ LONGROPE: Mapping[str, Any] = {
 VARIANTS: Mapping[str, Variant] = {
     "llama": Variant(model_type="llama", family="llama", gguf="llama"),
     "llama-tied": Variant(model_type="llama", family="llama", config={"tie_word_embeddings": True}, gguf="llama"),
-    "llama-bias": Variant(model_type="llama", family="llama", config={"attention_bias": True, "mlp_bias": True}),
+    "llama-bias": Variant(
+        model_type="llama", family="llama", config={"attention_bias": True, "mlp_bias": True}, gguf="llama"
+    ),
     "llama-llama3": Variant(
         model_type="llama",
         family="llama",
         config=rope(
             "llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=128
         ),
+        gguf="llama",
+    ),
+    "llama-llama3.1": Variant(
+        model_type="llama",
+        family="llama",
+        config={
+            "max_position_embeddings": 131072,
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 500000.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 8192,
+            },
+        },
+        gguf="llama",
     ),
     "llama-linear": Variant(model_type="llama", family="llama", config=rope("linear", factor=4.0), gguf="llama"),
     "llama-dynamic": Variant(
@@ -95,6 +114,7 @@ VARIANTS: Mapping[str, Variant] = {
         model_type="llama",
         family="llama",
         config=rope("yarn", factor=4.0, original_max_position_embeddings=128),
+        gguf="llama",
     ),
     "llama-yarn-mscale": Variant(
         model_type="llama",
@@ -252,6 +272,19 @@ VARIANTS: Mapping[str, Variant] = {
             "layer_types": [SLIDING, SLIDING, SLIDING, FULL],
             **GEMMA3,
         },
+        gguf="gemma3",
+    ),
+    "gemma3-linear-globals": Variant(
+        model_type="gemma3_text",
+        family="gemma3",
+        config={
+            "head_dim": 32,
+            "sliding_window": 37,
+            "query_pre_attn_scalar": 32,
+            "num_hidden_layers": 7,
+            **gemma3_ropes(rope_type="linear", factor=8.0),
+        },
+        gguf="gemma3",
     ),
     "gemma3-linear": Variant(
         model_type="gemma3_text",
