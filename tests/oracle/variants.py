@@ -46,7 +46,7 @@ class Variant:
     relative: float = 5e-5
     """The same over the logits' standard deviation: the tighter of the two for families with small logits."""
     rounding: float = 1.0
-    """Times the error allowed where numbers are rounded: 2 where a rounding may send a token to another expert."""
+    """Times the error allowed where numbers are rounded: 3 where a rounding may send a token to another expert."""
 
 
 def rope(kind: str = "default", **more: Any) -> dict[str, Any]:
@@ -156,11 +156,13 @@ VARIANTS: Mapping[str, Variant] = {
         family="granitemoe",
         config={"num_local_experts": 8, "num_experts_per_tok": 2},
         gguf="granitemoe",
-        rounding=2.0,
+        rounding=3.0,
     ),
-    "mixtral": Variant(model_type="mixtral", family="mixtral", config={"num_local_experts": 4}, gguf="llama"),
+    "mixtral": Variant(
+        model_type="mixtral", family="mixtral", config={"num_local_experts": 4}, gguf="llama", rounding=3.0
+    ),
     "mixtral-window": Variant(
-        model_type="mixtral", family="mixtral", config={"num_local_experts": 4, "sliding_window": 16}, rounding=2.0
+        model_type="mixtral", family="mixtral", config={"num_local_experts": 4, "sliding_window": 16}, rounding=3.0
     ),
     "qwen2": Variant(model_type="qwen2", family="qwen2", gguf="qwen2"),
     "qwen3-moe": Variant(
