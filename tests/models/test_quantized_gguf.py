@@ -144,15 +144,15 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return write_model(tmp_path_factory.mktemp("gguf"), request.param)
 
 
-def native_logits(spec: Any, checkpoint: Any) -> F32:
-    """Logits [len(IDS), vocab], computed in chunks of 32."""
+def native_logits(spec: Any, checkpoint: Any, chunk: int = 32) -> F32:
+    """Logits [len(IDS), vocab], computed in chunks."""
     blocks = spec.limits.max_blocks + 3
     backend = native_backend(spec, checkpoint, num_blocks=blocks)
     store = BufferStore(backend._activations.view(0, spec.arena_bytes), spec.buffers)
     sequence = Sequence1(backend, num_blocks=blocks)
     out = []
-    for first in range(0, len(IDS), 32):
-        piece = IDS[first : first + 32]
+    for first in range(0, len(IDS), chunk):
+        piece = IDS[first : first + chunk]
         sequence.compute(piece, rows=len(piece), chunk=len(piece))
         out.append(store.numbers(spec.logits, len(piece)).copy())
     backend.close()
@@ -209,6 +209,7 @@ def test_logits_as_served(made: tuple[Path, Path]) -> None:
     checkpoint = open_checkpoint(path)
     spec = lowered(checkpoint, backend="native", dtype="auto", kv_dtype="f32")
     got = native_logits(spec, checkpoint)
+    assert (native_logits(spec, checkpoint, len(IDS)) == got).all(), "whole"
     same = all_logits(spec, load_weights(spec, checkpoint.tensors), IDS, chunk=32)
     off = rms(got - same) / want.std()
     assert off.min() < NATIVE_ERROR and off.max() < TIE

@@ -31,6 +31,8 @@ FORMATS: dict[str, tuple[dict[str, Any], float, float]] = {
 }
 """Execution format of a bfloat16 checkpoint -> wishes; how far its weights may be from the file's, root of the mean
 square over their own; the same of the logits over their spread, against the oracle with the weights as packed."""
+ONE = list({v.family: name for name, v in list(VARIANTS.items())[::-1]}.values())
+"""One variant of each family."""
 FIRST = list({v.family: name for name, v in list(VARIANTS.items())[::-1] if v.gguf}.values())
 """One variant of each family that has a GGUF route."""
 
@@ -89,11 +91,8 @@ def test_gguf(made: Made, figures: Figures, tmp_path: Path, name: str) -> None:
     figures.append(cell(name, "GGUF", "float32", errors))
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_bits_do_not_depend_on_the_schedule(made: Made, name: str) -> None:
+def schedules(loaded: Loaded) -> None:
     """Whole, in chunks, after a prefix hit and in a batch: the same bits."""
-    _, directory = made(name)
-    loaded = Loaded(directory, "native", max_len=max(VARIANTS[name].max_len, 512))
     ids, other, third = (prompt(length, seed=seed) for seed, length in enumerate((200, 130, 37)))
     whole = loaded.chunked(ids, len(ids), slot=0)
     for size in (7, 64):
@@ -103,6 +102,24 @@ def test_bits_do_not_depend_on_the_schedule(made: Made, name: str) -> None:
     loaded.step(Chunk(3, 0, other[:100], 1))
     rows = loaded.step(Chunk(3, 100, other[100:], 30), Chunk(1, 0, ids, 200), Chunk(2, 0, third, 1))
     assert (rows[1] == whole).all(), "in a batch"
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_bits_do_not_depend_on_the_schedule(made: Made, name: str) -> None:
+    _, directory = made(name)
+    loaded = Loaded(directory, "native", max_len=max(VARIANTS[name].max_len, 512))
+    schedules(loaded)
+    loaded.close()
+
+
+@pytest.mark.parametrize("kv_dtype", ["bf16", "int8"])
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("name", ONE)
+def test_bits_as_served(made: Made, name: str, form: str, kv_dtype: str) -> None:
+    """The same for every family as it is served: rounded activations, packed weights, either cache."""
+    _, directory = made(name, "bfloat16")
+    loaded = Loaded(directory, "native", max_len=512, kv_dtype=kv_dtype, **FORMATS[form][0])
+    schedules(loaded)
     loaded.close()
 
 
