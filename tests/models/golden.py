@@ -51,9 +51,13 @@ def _joined_experts(weights: Mapping[str, NDArray[np.float32]]) -> dict[str, NDA
 
 def write_golden(directory: Path, config: Mapping[str, Any]) -> Path:
     """The model as a Hugging Face directory."""
+    return write_weights(directory, config, golden_weights(config))
+
+
+def write_weights(directory: Path, config: Mapping[str, Any], weights: Mapping[str, NDArray[np.float32]]) -> Path:
+    """A Hugging Face directory of the tensors that Octavo's Program declares, under the names of their files."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(config))
-    weights = golden_weights(config)
     stored = _joined_experts(weights) if config["model_type"] == "granitemoe" else weights
     write_safetensors(directory / "model.safetensors", stored)
     return directory

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.kernels.native import unpack_rows
+from octavo.kernels.reference.weights import dense_weight
 from octavo.program.buffers import BufferStore
 from octavo.program.interpret import ReferenceExecutable, load_weights
 from octavo.weights.checkpoint import open_checkpoint
@@ -35,6 +37,7 @@ class Loaded:
     def __init__(self, path: Path, backend: str, *, max_len: int, **wishes: Any) -> None:
         """`wishes`: dtype, quantization, kv_dtype of tests.models.harness.lowered."""
         checkpoint = open_checkpoint(path)
+        self.tensors = checkpoint.tensors
         self.spec = lowered(checkpoint, backend=backend, max_len=max_len, max_tokens=max_len, **wishes)
         widest = self.spec.limits.max_blocks
         groups = len(self.spec.kv)
@@ -54,6 +57,34 @@ class Loaded:
 
     def close(self) -> None:
         self.backend.close()
+
+    def stored(self) -> dict[str, F32]:
+        """The tensors of the checkpoint that the model has, as float32."""
+        out: dict[str, F32] = {}
+        for placed in self.spec.weights:
+            columns = 1 if placed.format == "vec" else placed.weight.k
+            for part in placed.weight.parts:
+                tensor = self.tensors[part.tensor]
+                values = dense_weight("f32", tensor.source, tensor.read(), part.rows, columns)
+                out[part.tensor] = values.reshape(tensor.shape)
+        return out
+
+    def numbers(self) -> dict[str, F32]:
+        """The same as the native backend computes with them: packed matrices unpacked."""
+        out = self.stored()
+        for placed in self.spec.weights:
+            if placed.format == "vec":
+                continue
+            weight, at = placed.weight, 0
+            panels = self.backend.weights.view(self.backend.offsets[weight.name], placed.bytes)
+            rows = np.empty((weight.experts, weight.n, weight.k), np.float32)
+            for expert, values in enumerate(rows):
+                own = panels[expert * placed.stride : (expert + 1) * placed.stride]
+                unpack_rows(placed.format, weight.n, weight.k, own, np.arange(weight.n, dtype=np.int32), values)
+            for part in weight.parts:
+                out[part.tensor] = rows.reshape(-1, weight.k)[at : at + part.rows]
+                at += part.rows
+        return out
 
     def share(self, giver: int, taker: int, positions: int) -> None:
         """The taker's first `positions` (whole blocks) are the giver's: a prefix hit."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.models.golden import write_weights
 from tests.oracle.variants import BASE, VOCAB, Variant
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -42,6 +44,20 @@ def make(variant: Variant, directory: Path, *, dtype: str = "float32") -> Any:
             value.copy_(value.to(kind).float())
     model.to(kind).save_pretrained(directory)
     return model.float()
+
+
+def with_numbers(directory: Path, numbers: Mapping[str, NDArray[np.float32]], target: Path) -> Any:
+    """The transformers model of `directory` in float32, with other numbers; they are written to `target`."""
+    import transformers
+
+    config = {**json.loads((directory / "config.json").read_text()), "dtype": "float32"}
+    write_weights(target, config, numbers)
+    made, missing = transformers.AutoModelForCausalLM.from_pretrained(
+        target, attn_implementation="eager", dtype="float32", output_loading_info=True
+    )
+    wrong = {what: names for what, names in missing.items() if names}
+    assert not wrong, wrong
+    return made.eval()
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:

@@ -53,7 +53,13 @@ def _gemma2(writer: Any, config: Mapping[str, Any]) -> None:
 
 
 def _gemma3(writer: Any, config: Mapping[str, Any]) -> None:
+    """The converter writes no pattern, but llama.cpp reads one: written where it is not the family's."""
     writer.add_sliding_window(config["sliding_window"])
+    slides = [kind == "sliding_attention" for kind in config["layer_types"]]
+    if slides != [(layer + 1) % 6 != 0 for layer in range(len(slides))]:
+        writer.add_sliding_window_pattern(slides)
+    if config["final_logit_softcapping"]:
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
 
 
 def _phi3(writer: Any, config: Mapping[str, Any]) -> None:
@@ -140,7 +146,9 @@ def _neighbours(value: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
 
 def _rope(writer: Any, config: Mapping[str, Any], head_dim: int) -> None:
     rope = config["rope_parameters"]
-    rope = rope.get("full_attention", rope)  # llama.cpp knows the other kind's by itself
+    if "sliding_attention" in rope:
+        writer.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
+    rope = rope.get("full_attention", rope)
     writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
     writer.add_rope_freq_base(rope["rope_theta"])
     original = rope.get("original_max_position_embeddings")
@@ -149,6 +157,8 @@ def _rope(writer: Any, config: Mapping[str, Any], head_dim: int) -> None:
             writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
             writer.add_rope_scaling_factor(rope["factor"])
             writer.add_rope_scaling_orig_ctx_len(original)
+        case "llama3":
+            writer.add_tensor("rope_freqs.weight", _llama3_factors(rope, head_dim))
         case "linear":
             writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
             writer.add_rope_scaling_factor(rope["factor"])
@@ -158,3 +168,11 @@ def _rope(writer: Any, config: Mapping[str, Any], head_dim: int) -> None:
             writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(scale) / math.log(original)))
             for which in ("long", "short"):
                 writer.add_tensor(f"rope_factors_{which}.weight", np.asarray(rope[f"{which}_factor"], np.float32))
+
+
+def _llama3_factors(rope: Mapping[str, Any], head_dim: int) -> NDArray[np.float32]:
+    """What each frequency is divided by: 1 for short waves, `factor` for long ones, a blend between."""
+    waves = 2 * math.pi * rope["rope_theta"] ** (np.arange(0, head_dim, 2) / head_dim)
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    keep = np.clip((rope["original_max_position_embeddings"] / waves - low) / (high - low), 0, 1)
+    return (1 / ((1 - keep) / rope["factor"] + keep)).astype(np.float32)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 VOCAB = 512
+SLIDING, FULL = "sliding_attention", "full_attention"
+"""What `layer_types` may say."""
 BASE: Mapping[str, Any] = {
     "vocab_size": VOCAB,
     "hidden_size": 64,
@@ -44,7 +46,7 @@ class Variant:
     relative: float = 5e-5
     """The same over the logits' standard deviation: the tighter of the two for families with small logits."""
     rounding: float = 1.0
-    """Times the error allowed where numbers are rounded: 2 where a rounding may send a token to another expert."""
+    """Times the error allowed where numbers are rounded: 3 where a rounding may send a token to another expert."""
 
 
 def rope(kind: str = "default", **more: Any) -> dict[str, Any]:
@@ -74,13 +76,32 @@ LONGROPE: Mapping[str, Any] = {
 VARIANTS: Mapping[str, Variant] = {
     "llama": Variant(model_type="llama", family="llama", gguf="llama"),
     "llama-tied": Variant(model_type="llama", family="llama", config={"tie_word_embeddings": True}, gguf="llama"),
-    "llama-bias": Variant(model_type="llama", family="llama", config={"attention_bias": True, "mlp_bias": True}),
+    "llama-bias": Variant(
+        model_type="llama", family="llama", config={"attention_bias": True, "mlp_bias": True}, gguf="llama"
+    ),
     "llama-llama3": Variant(
         model_type="llama",
         family="llama",
         config=rope(
             "llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=128
         ),
+        gguf="llama",
+    ),
+    "llama-llama3.1": Variant(
+        model_type="llama",
+        family="llama",
+        config={
+            "max_position_embeddings": 131072,
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 500000.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 8192,
+            },
+        },
+        gguf="llama",
     ),
     "llama-linear": Variant(model_type="llama", family="llama", config=rope("linear", factor=4.0), gguf="llama"),
     "llama-dynamic": Variant(
@@ -93,6 +114,7 @@ VARIANTS: Mapping[str, Variant] = {
         model_type="llama",
         family="llama",
         config=rope("yarn", factor=4.0, original_max_position_embeddings=128),
+        gguf="llama",
     ),
     "llama-yarn-mscale": Variant(
         model_type="llama",
@@ -109,10 +131,11 @@ VARIANTS: Mapping[str, Variant] = {
         ),
     ),
     "mistral": Variant(model_type="mistral", family="llama", config={"sliding_window": None, "head_dim": 32}),
+    "mistral-window-16": Variant(model_type="mistral", family="llama", config={"sliding_window": 16}),
     "olmoe": Variant(
         model_type="olmoe",
         family="olmoe",
-        config={"num_experts": 8, "num_experts_per_tok": 2, "bos_token_id": None},
+        config={"num_experts": 8, "num_experts_per_tok": 2},
         gguf="olmoe",
     ),
     "granitemoe": Variant(
@@ -128,9 +151,18 @@ VARIANTS: Mapping[str, Variant] = {
         },
         gguf="granitemoe",
     ),
-    "mixtral": Variant(model_type="mixtral", family="mixtral", config={"num_local_experts": 4}, gguf="llama"),
+    "granitemoe-plain": Variant(
+        model_type="granitemoe",
+        family="granitemoe",
+        config={"num_local_experts": 8, "num_experts_per_tok": 2},
+        gguf="granitemoe",
+        rounding=3.0,
+    ),
+    "mixtral": Variant(
+        model_type="mixtral", family="mixtral", config={"num_local_experts": 4}, gguf="llama", rounding=3.0
+    ),
     "mixtral-window": Variant(
-        model_type="mixtral", family="mixtral", config={"num_local_experts": 4, "sliding_window": 16}, rounding=2.0
+        model_type="mixtral", family="mixtral", config={"num_local_experts": 4, "sliding_window": 16}, rounding=3.0
     ),
     "qwen2": Variant(model_type="qwen2", family="qwen2", gguf="qwen2"),
     "qwen3-moe": Variant(
@@ -215,6 +247,12 @@ VARIANTS: Mapping[str, Variant] = {
         config={"head_dim": 16, "sliding_window": 16, "query_pre_attn_scalar": 16, "attn_logit_softcapping": 2.0},
         gguf="gemma2",
     ),
+    "gemma2-listed": Variant(
+        model_type="gemma2",
+        family="gemma2",
+        config={"head_dim": 16, "sliding_window": 16, "query_pre_attn_scalar": 16, "layer_types": [SLIDING, FULL] * 2},
+        gguf="gemma2",
+    ),
     "gemma2-odd": Variant(
         model_type="gemma2",
         family="gemma2",
@@ -226,6 +264,30 @@ VARIANTS: Mapping[str, Variant] = {
         config={"head_dim": 16, "sliding_window": 16, "query_pre_attn_scalar": 16, "num_hidden_layers": 7, **GEMMA3},
         gguf="gemma3",
     ),
+    "gemma3-listed": Variant(
+        model_type="gemma3_text",
+        family="gemma3",
+        config={
+            "head_dim": 16,
+            "sliding_window": 16,
+            "query_pre_attn_scalar": 16,
+            "layer_types": [SLIDING, SLIDING, SLIDING, FULL],
+            **GEMMA3,
+        },
+        gguf="gemma3",
+    ),
+    "gemma3-linear-globals": Variant(
+        model_type="gemma3_text",
+        family="gemma3",
+        config={
+            "head_dim": 32,
+            "sliding_window": 37,
+            "query_pre_attn_scalar": 32,
+            "num_hidden_layers": 7,
+            **gemma3_ropes(rope_type="linear", factor=8.0),
+        },
+        gguf="gemma3",
+    ),
     "gemma3-linear": Variant(
         model_type="gemma3_text",
         family="gemma3",
@@ -233,7 +295,7 @@ VARIANTS: Mapping[str, Variant] = {
             "head_dim": 32,
             "sliding_window": 100,
             "query_pre_attn_scalar": 24,
-            "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"],
+            "layer_types": [SLIDING, FULL, SLIDING, SLIDING],
             "final_logit_softcapping": 3.0,
             **gemma3_ropes(rope_type="linear", factor=8.0),
         },

@@ -68,6 +68,10 @@ class Architecture:
     """Layer stems whose rows are moved back to halves: NEIGHBOURS or nothing."""
     config: Callable[[Metadata], dict[str, Any]] = _nothing
     """Hugging Face keys beyond the common ones; they win over those."""
+    windows: bool = False
+    """The family's own rule says which layers have the file's window."""
+    default_window: int = 0
+    """The window of a file that names none; 0 for none."""
 
     def name(self, stored: str, num_layers: int) -> str | None:
         """The Hugging Face name of a stored tensor; None for one that this architecture does not have."""
@@ -109,7 +113,6 @@ def _gemma2(meta: Metadata) -> dict[str, Any]:
         "attn_logit_softcapping": meta.get(".attn_logit_softcapping", float, 50.0),
         "final_logit_softcapping": meta.get(".final_logit_softcapping", float, 30.0),
         "query_pre_attn_scalar": _query_scalar(meta, whole=46),
-        "sliding_window": meta.get(".attention.sliding_window", int, 4096),
     }
 
 
@@ -141,10 +144,14 @@ def _granite(meta: Metadata) -> dict[str, Any]:
 
 ARCHITECTURES: dict[str, Architecture] = {
     "gemma": Architecture(model_type="gemma", config=_gemma),
-    "gemma2": Architecture(model_type="gemma2", layer={**ATTENTION, **SANDWICH}, config=_gemma2),
-    "gemma3": Architecture(model_type="gemma3_text", layer={**ATTENTION, **QK_NORM, **SANDWICH}, config=_gemma3),
+    "gemma2": Architecture(
+        model_type="gemma2", layer={**ATTENTION, **SANDWICH}, config=_gemma2, windows=True, default_window=4096
+    ),
+    "gemma3": Architecture(
+        model_type="gemma3_text", layer={**ATTENTION, **QK_NORM, **SANDWICH}, config=_gemma3, windows=True
+    ),
     "granite": Architecture(model_type="granite", neighbours=NEIGHBOURS, config=_granite),
-    "llama": Architecture(model_type="llama", neighbours=NEIGHBOURS),
+    "llama": Architecture(model_type="llama", neighbours=NEIGHBOURS, windows=True),
     "olmo2": Architecture(
         model_type="olmo2",
         layer={
@@ -162,6 +169,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "phi3": Architecture(
         model_type="phi3",
+        windows=True,
         layer={
             "attn_norm": "input_layernorm",
             "attn_qkv": "self_attn.qkv_proj",
@@ -228,6 +236,7 @@ WITH_EXPERTS: dict[str, Architecture] = {
         },
         neighbours=NEIGHBOURS,
         config=_experts,
+        windows=True,
     ),
     "olmoe": Architecture(model_type="olmoe", layer={**ATTENTION, **QK_NORM, **EXPERTS}, config=_experts),
     "qwen3moe": Architecture(

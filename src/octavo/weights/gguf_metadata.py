@@ -14,12 +14,19 @@ class Metadata:
 
     def __init__(self, file: GGUFModel, arch: str) -> None:
         self.file, self.arch = file, arch
+        self.asked: set[str] = set()
+        """Full names of the keys that were read."""
+
+    def value(self, key: str) -> Any:
+        """The value, of whatever kind; None where there is none."""
+        full = self._full(key)
+        self.asked.add(full)
+        return self.file.metadata.get(full)
 
     def get(self, key: str, kind: type, default: Any = None) -> Any:
         """The value, of exactly this kind (an int passes for a float). Raises FileFormatError for another kind or a
         float that is not finite."""
-        full = self._full(key)
-        value: Any = self.file.metadata.get(full)
+        full, value = self._full(key), self.value(key)
         if value is None:
             return default
         kinds: tuple[type, ...] = (int, float) if kind is float else (kind,)

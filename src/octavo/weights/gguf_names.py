@@ -17,6 +17,8 @@ from octavo.weights.gguf_architectures import Architecture, architecture
 from octavo.weights.gguf_metadata import Metadata
 from octavo.weights.gguf_parts import GGUFModel, open_parts
 from octavo.weights.gguf_rope import rope_scaling
+from octavo.weights.gguf_unread import refuse_unread
+from octavo.weights.gguf_windows import windows
 from octavo.weights.tensors import SOURCES, Checkpoint, Tensor
 
 CONTROL = 3
@@ -71,13 +73,15 @@ def _config(meta: Metadata, arch: Architecture) -> dict[str, Any]:
         "tie_word_embeddings": "output.weight" not in tensors,
         "attention_bias": "blk.0.attn_q.bias" in tensors,
         "mlp_bias": "blk.0.ffn_up.bias" in tensors,
-        "sliding_window": meta.get(".attention.sliding_window", int) or None,
+        **windows(meta, known=arch.windows, default=arch.default_window),
         "bos_token_id": meta.get("tokenizer.ggml.bos_token_id", int),
         "eos_token_id": _eos_ids(meta),
     }
     if rotary != head_dim:
         config["partial_rotary_factor"] = rotary / head_dim
-    return config | arch.config(meta)
+    config |= arch.config(meta)
+    refuse_unread(meta)
+    return config
 
 
 def _vocabulary(meta: Metadata) -> int:

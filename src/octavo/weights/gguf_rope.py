@@ -38,8 +38,13 @@ def rope_scaling(meta: Metadata, rotary: int) -> dict[str, Any] | None:
     if kind == "yarn":
         for key in ("beta_fast", "beta_slow"):
             scaling[key] = meta.get(f".rope.scaling.yarn_{key}", float)
+        whole = meta.get(".rope.scaling.yarn_attn_factor", float, 1.0)
         if attention is not None:  # llama.cpp multiplies it by what the factor asks for
             scaling["attention_factor"] = attention * (1 + 0.1 * math.log(factor))
+        elif (
+            whole != 1.0
+        ):  # the converter writes Hugging Face's, all of it; others write 1 for what the factor asks for
+            scaling["attention_factor"] = whole
     return scaling
 
 

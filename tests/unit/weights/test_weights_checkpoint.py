@@ -131,6 +131,10 @@ def test_rope_keys_of_gguf(tmp_path: Path) -> None:
         "beta_slow": None,
         "attention_factor": pytest.approx(0.5 * (1 + 0.1 * np.log(4))),
     }
+    whole = {**yarn, "yarn_attn_factor": 0.75, "yarn_ext_factor": 1.0}
+    del whole["attn_factor"]
+    made = _made(tmp_path, {f"llama.rope.scaling.{key}": value for key, value in whole.items()})
+    assert open_checkpoint(made).config["rope_scaling"]["attention_factor"] == 0.75
     partial = open_checkpoint(_made(tmp_path, {"llama.rope.dimension_count": 12})).config
     assert partial["partial_rotary_factor"] == 0.75 and partial["rope_scaling"] is None
     short = ("rope_factors_short.weight", (8,), 0, struct.pack("<8f", *range(1, 9)))
@@ -159,7 +163,61 @@ def test_a_rope_factor_without_a_type_is_linear(
     assert open_checkpoint(made).config["rope_scaling"] == want
 
 
+def _as(arch: str, **more: Any) -> dict[str, Any]:
+    """The maker's metadata under another architecture's name, with `more` of its keys (a dot is written __)."""
+    sizes = {f"{arch}.{key[6:]}": value for key, value in LLAMA.items() if key.startswith("llama.")}
+    return {
+        "general.architecture": arch,
+        **sizes,
+        f"{arch}.attention.key_length": 16,
+        **{f"{arch}.{key.replace('__', '.')}": value for key, value in more.items()},
+    }
+
+
+@pytest.mark.parametrize(
+    ("metadata", "window", "kinds"),
+    [
+        (_as("llama", attention__sliding_window=16), 16, None),
+        (_as("llama", attention__sliding_window=0), None, None),
+        (_as("phi3", attention__sliding_window=16), 16, None),
+        (_as("gemma3", attention__sliding_window=16, attention__sliding_window_pattern=[0, 1, 0]), 16, "fsf"),
+        (_as("gemma3", attention__sliding_window=16, attention__sliding_window_pattern=2), 16, "sfs"),
+        (_as("gemma3", attention__sliding_window_pattern=2), None, None),
+        (_as("gemma2"), 4096, None),
+        (_as("qwen2", attention__sliding_window=512), None, None),
+        (_as("qwen2", attention__sliding_window=16, attention__sliding_window_pattern=[0, 1, 1]), 16, "fss"),
+    ],
+)
+def test_windows_of_gguf(tmp_path: Path, metadata: dict[str, Any], window: int | None, kinds: str | None) -> None:
+    """A window is for the layers that the file or the family says; one as long as the context means nothing."""
+    from octavo.models.registry import build_program
+
+    arch = metadata["general.architecture"]
+    made = _made(tmp_path, {**metadata, f"{arch}.block_count": 3}, tensors=[])
+    config = open_checkpoint(made).config
+    assert config["sliding_window"] == window
+    letters = {"sliding_attention": "s", "full_attention": "f"}
+    assert "".join(letters[kind] for kind in config.get("layer_types") or []) == (kinds or "")
+    windows = {group.window for group in build_program(config).groups}
+    assert windows - {None} == ({window} if window and window < 512 else set())
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a window, but for which layers": (
+        _as("qwen2", attention__sliding_window=16),
+        r"qwen2.attention.sliding_window: got 16, allowed: none, or qwen2.attention.sliding_window_pattern beside it",
+    ),
+    "windows of too few layers": (
+        _as("gemma3", attention__sliding_window=16, attention__sliding_window_pattern=[1, 1]),
+        "sliding_window_pattern: got 2 values, allowed: a list of 1",
+    ),
+    "windows by a word": (_as("llama", attention__sliding_window_pattern="even"), "sliding_window_pattern: got even"),
+    "a window below nothing": (_as("llama", attention__sliding_window=-1), "sliding_window: got -1"),
+    "another theta for windows": (_as("phi3", rope__freq_base_swa=1e4), r"freq_base_swa: got 10000\.0, allowed: none"),
+    "a scale nobody reads": (
+        _as("llama", attention__scale=0.5),
+        r"llama.attention.scale: got 0.5, allowed: none or 0.0 \(this architecture is built without it\)",
+    ),
     "architecture": ({"general.architecture": "llama4x"}, r"'llama4x', allowed: .*llama, .*; did you mean llama\?"),
     "experts": ({"general.architecture": "qwen2", "qwen2.expert_count": 8}, "'qwen2' with experts"),
     "split": ({"split.count": 3}, "one part of a GGUF file split in 3"),
