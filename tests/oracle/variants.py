@@ -46,7 +46,7 @@ class Variant:
     relative: float = 5e-5
     """The same over the logits' standard deviation: the tighter of the two for families with small logits."""
     rounding: float = 1.0
-    """Times the error allowed where numbers are rounded: 3 where a rounding may send a token to another expert."""
+    """Times the error allowed where numbers are rounded: 2 or 3 where a rounding may send a token to another expert."""
 
 
 def rope(kind: str = "default", **more: Any) -> dict[str, Any]:
@@ -159,7 +159,7 @@ VARIANTS: Mapping[str, Variant] = {
         rounding=3.0,
     ),
     "mixtral": Variant(
-        model_type="mixtral", family="mixtral", config={"num_local_experts": 4}, gguf="llama", rounding=3.0
+        model_type="mixtral", family="mixtral", config={"num_local_experts": 4}, gguf="llama", rounding=2.0
     ),
     "mixtral-window": Variant(
         model_type="mixtral", family="mixtral", config={"num_local_experts": 4, "sliding_window": 16}, rounding=3.0

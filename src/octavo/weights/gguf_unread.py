@@ -1,6 +1,7 @@
-"""Keys of a GGUF file that change what its model computes: one that nothing here has read is refused, with its value.
+"""Keys of a GGUF file known to change what a model computes: one that nothing here has read is refused, with its value.
 
-A row says which values mean nothing, so that files which spell out a default are opened.
+Keys without a row are not looked at. A row says which values mean nothing, so that files which spell out a default are
+opened.
 """
 
 from __future__ import annotations

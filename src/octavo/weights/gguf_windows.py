@@ -12,6 +12,8 @@ from octavo.weights.gguf import GGUFArray
 from octavo.weights.gguf_metadata import Metadata
 
 PATTERN = ".attention.sliding_window_pattern"
+MAX_LAYERS = 4096
+"""More than any model has; a list is made of as many."""
 KINDS = ("full_attention", "sliding_attention")
 
 
@@ -49,6 +51,8 @@ def _sliding(meta: Metadata) -> list[bool] | None:
         return None
     if isinstance(value, GGUFArray) and value.code and len(value) == count:
         return [bool(each) for each in value.tolist()]
+    if count > MAX_LAYERS:
+        meta.fail(".block_count", count, f"at most {MAX_LAYERS}")
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return [value == 0 or layer % value < value - 1 for layer in range(count)]
     got = f"{len(value)} values" if isinstance(value, GGUFArray) else value

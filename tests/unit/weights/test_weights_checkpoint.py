@@ -211,6 +211,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         _as("gemma3", attention__sliding_window=16, attention__sliding_window_pattern=[1, 1]),
         "sliding_window_pattern: got 2 values, allowed: a list of 1",
     ),
+    "windows of more layers than there are": (
+        _as("gemma3", block_count=2**31 - 1, attention__sliding_window=16, attention__sliding_window_pattern=6),
+        "block_count: got 2147483647, allowed: at most 4096",
+    ),
     "windows by a word": (_as("llama", attention__sliding_window_pattern="even"), "sliding_window_pattern: got even"),
     "a window below nothing": (_as("llama", attention__sliding_window=-1), "sliding_window: got -1"),
     "another theta for windows": (_as("phi3", rope__freq_base_swa=1e4), r"freq_base_swa: got 10000\.0, allowed: none"),
