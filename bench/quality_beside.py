@@ -23,8 +23,8 @@ TITLE = "perplexity beside llama-perplexity, same tokens"
 
 def beside(c: Context, section: str, model: str, oracle: Path) -> Iterator[Row]:
     """One row; both read the oracle's texts that this machine has, joined."""
-    tool = Path(c.rival or "").with_name("llama-perplexity")
-    if not c.rival or not tool.exists():
+    tool = Path(c.rival).with_name("llama-perplexity") if c.rival else None
+    if tool is None or not tool.exists():
         yield not_run(section, TITLE, "reported", "give --rival PATH of llama-server, with llama-perplexity beside it")
         return
     texts = oracle_texts(json.loads(oracle.read_text())["perplexity_ctx1024"])

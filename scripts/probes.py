@@ -205,7 +205,7 @@ def preempted_once() -> Iterator[Finding]:
             num_drafts=(0, 4)[seed // 2 % 2],
             policy=("fcfs", "priority")[seed // 5 % 2],
         )
-        scheduler: Any = bench.scheduler
+        scheduler = bench.scheduler
         lost: set[int] = set()
         preempt, schedule = scheduler._preempt, scheduler.schedule
 
@@ -213,7 +213,8 @@ def preempted_once() -> Iterator[Finding]:
             lost.add(seq.seq_id)
             inner(seq)
 
-        scheduler._preempt = note
+        watched: Any = scheduler
+        watched._preempt = note
         for i in range(8):
             bench.add(request(i, numbers(5 + (seed * 7 + i * 5) % 25, base=i), 5 + (seed + i * 3) % 20, priority=-i))
             lost.clear()

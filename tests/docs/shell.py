@@ -32,7 +32,11 @@ def commands(code: str) -> Iterator[str]:
             open_lines += "\n"
             continue
         if words:
-            yield from re.split(r"\s+&&\s+", open_lines.strip())
+            pieces = re.split(r"\s+&&\s+", open_lines.strip())
+            # Each piece has a shell of its own, and what stands in quotes is cut as if it did not.
+            assert len(pieces) == words.count("&&") + 1, f"&& inside quotes: {open_lines}"
+            assert not any(p.startswith(("cd ", "export ")) for p in pieces), f"lost in the next shell: {open_lines}"
+            yield from pieces
         open_lines = ""
     assert not open_lines, f"a quotation is not closed: {open_lines}"
 
