@@ -257,6 +257,7 @@ static void quant_tile(const LinearTask& t, const QuantInput& in, int64_t row, i
             const Meta meta = meta_at<F>(in.meta + p * in.meta_stride, groups, g);
             if constexpr (packed) {
                 prefetch(meta.group + panels * in.meta_stride);  // the next panel's
+                if constexpr (kMeta.super != 0) prefetch(meta.super + panels * in.meta_stride);
             } else if (in.next) {
                 const uint8_t* next = in.next + p * in.meta_stride + g * kGroupBytes;
                 OCTAVO_UNROLL
