@@ -37,6 +37,9 @@ void linear_panels(const LinearTask& task) {
         case WeightFormat::int4m: return OCTAVO_INTEGER_NS::linear_int4m(task);
         case WeightFormat::int4z: return OCTAVO_INTEGER_NS::linear_int4z(task);
         case WeightFormat::int4k: return OCTAVO_INTEGER_NS::linear_int4k(task);
+        case WeightFormat::int4n: return OCTAVO_INTEGER_NS::linear_int4n(task);
+        case WeightFormat::int4x: return OCTAVO_INTEGER_NS::linear_int4x(task);
+        case WeightFormat::int4e: return OCTAVO_INTEGER_NS::linear_int4e(task);
         case WeightFormat::int5: return OCTAVO_INTEGER_NS::linear_int5(task);
         case WeightFormat::int5m: return OCTAVO_INTEGER_NS::linear_int5m(task);
         case WeightFormat::int5k: return OCTAVO_INTEGER_NS::linear_int5k(task);

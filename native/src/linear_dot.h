@@ -14,9 +14,9 @@
 //   NibbleDot   codes 0..15, offset 8 (int4). In the even halves of AVX2's words
 //               sum((code - 8) x) - 8 sum(x of odd halves) is at most 32 * 8 * 127 = 32512, so the correction fits.
 //   FiveDot     codes 0..31, offset 16 (int5): likewise at most 16 * 16 * 127 in a run of 4 quads, and so is every sum
-//               on the way: with n of the 16 inputs taken, 127 (256 - n).
+//               on the way: with n of the 16 inputs taken, 127 (256 - n). Also codes 0..24, offset 12 (int4e).
 //   SmallDot    |code - offset| <= 32, runs of 4 quads: the formats with a scale per 16 inputs.
-//   ByteDot     int8.
+//   ByteDot     int8, also looked up (int4n, int4x).
 #pragma once
 
 #include "octavo/simd.h"

@@ -61,7 +61,7 @@ static void unpack_panel(const uint8_t* codes, size_t groups, uint8_t* out) {
         const uint8_t* at = codes + g * group_code_bytes(F::kFormat);
         OCTAVO_UNROLL
         for (int quad = 0; quad < 8; ++quad) {
-            store_i32(out + 512 * g + 64 * quad, F::Dot::center(packed_quad<F::kBits>(at, quad)));
+            store_i32(out + 512 * g + 64 * quad, F::Dot::center(code_quad<F>(at, quad)));
         }
     }
 }

@@ -49,12 +49,14 @@ template <WeightFormat format>
 struct Quant {
     static constexpr WeightFormat kFormat = format;
     static constexpr int kBits = info_of(format).bits;
-    static constexpr int kOffset = info_of(format).offset;
+    static constexpr Table kTable = info_of(format).table;
+    static constexpr int kOffset = info_of(format).offset + table_info(kTable).offset;
     static constexpr Scale kScale = info_of(format).scale;
     static constexpr bool kSixteen = kScale == Scale::super16 || kScale == Scale::super16_min;
     using Dot = std::conditional_t<
-        kBits == 8, ByteDot,
-        std::conditional_t<kSixteen, SmallDot<kOffset>, std::conditional_t<kBits == 5, FiveDot, NibbleDot>>>;
+        kBits == 8 || kTable == Table::iq4, ByteDot,
+        std::conditional_t<kSixteen, SmallDot<kOffset>,
+                           std::conditional_t<kBits == 5 || kTable == Table::fp4, FiveDot, NibbleDot>>>;
     static constexpr int kRuns = 8 / Dot::kRun;
     // Times the sum of a row's codes in each run: what a sum starts with, or (super16_min) what minima multiply.
     static constexpr int kCorrection = kScale == Scale::super16_min ? 1 : -Dot::kOffset - (Dot::kCenters ? 0 : kOffset);
@@ -110,6 +112,26 @@ OCTAVO_INLINE i32x16 packed_quad(const uint8_t* at, int quad) {
     }
 }
 
+// A table as kernels look it up.
+struct Bytes16 {
+    int8_t v[16];
+};
+constexpr Bytes16 shifted(const TableInfo& table) {
+    Bytes16 out{};
+    for (int i = 0; i < 16; ++i) out.v[i] = static_cast<int8_t>(table.codes[i] + table.offset);
+    return out;
+}
+template <Table table>
+alignas(16) static constexpr Bytes16 kShifted = shifted(table_info(table));
+
+// Its codes + F::kOffset.
+template <class F>
+OCTAVO_INLINE i32x16 code_quad(const uint8_t* at, int quad) {
+    const i32x16 stored = packed_quad<F::kBits>(at, quad);
+    if constexpr (F::kTable == Table::none) return stored;
+    return look_up(kShifted<F::kTable>.v, stored);
+}
+
 // Where a panel keeps the scales of a group: its own, and those of its super group.
 struct Meta {
     const uint8_t* group;
@@ -127,6 +149,13 @@ OCTAVO_INLINE f32x16 halves_at(const uint8_t* p) { return load_f16(reinterpret_c
 template <class F>
 OCTAVO_INLINE f32x16 scale_of(Meta m) {
     if constexpr (F::kScale == Scale::wide) return load(reinterpret_cast<const float*>(m.group));
+    // The two smallest powers are denormal and would be flushed: they are 0 here.
+    if constexpr (F::kScale == Scale::power) {
+        return as_f32(shift_left<23>(max(sub(load_u8(m.group), set1(int32_t{1})), zero_i32())));
+    }
+    if constexpr (F::kScale == Scale::super32) {
+        return mul(halves_at(m.super), to_f32(load_i8(reinterpret_cast<const int8_t*>(m.group))));
+    }
     if constexpr (F::kScale == Scale::super) return mul(halves_at(m.super), to_f32(load_u8(m.group)));
     return halves_at(F::kSixteen ? m.super : m.group);
 }
@@ -196,7 +225,7 @@ OCTAVO_INLINE void group_dots(const QuantInput& in, size_t group, i32x16 (&dots)
                 OCTAVO_UNROLL
                 for (int q = 0; q < kQuads; ++q) {
                     if constexpr (packed) {
-                        w[q][p] = Dot::prepare(Dot::center(packed_quad<F::kBits>(at, quad + q)));
+                        w[q][p] = Dot::prepare(Dot::center(code_quad<F>(at, quad + q)));
                     } else {
                         w[q][p] = Dot::prepare(load_i32(at + 64 * (quad + q)));
                     }
@@ -257,6 +286,7 @@ static void quant_tile(const LinearTask& t, const QuantInput& in, int64_t row, i
             const Meta meta = meta_at<F>(in.meta + p * in.meta_stride, groups, g);
             if constexpr (packed) {
                 prefetch(meta.group + panels * in.meta_stride);  // the next panel's
+                if constexpr (kMeta.super != 0) prefetch(meta.super + panels * in.meta_stride);
             } else if (in.next) {
                 const uint8_t* next = in.next + p * in.meta_stride + g * kGroupBytes;
                 OCTAVO_UNROLL

@@ -96,9 +96,11 @@ void put_scales(size_t g, const blocks::Group& group, const Column& c) {
         put_half(super, c.lane, group.scale);
         if constexpr (bytes.super > 32) put_half(super + 32, c.lane, group.minimum);
         at[c.lane] = group.small[0];
-        at[16 + c.lane] = group.small[1];
+        if constexpr (bytes.group > 16) at[16 + c.lane] = group.small[1];
+    } else if constexpr (scale == Scale::power) {
+        at[c.lane] = group.small[0];
     } else if constexpr (scale == Scale::wide) {
-        const float wide = from == Scale::wide ? group.wide : convert::from_f16(group.scale);
+        const float wide = blocks::wide_scale<from>(group);
         memcpy(at + 4 * c.lane, &wide, 4);
     } else {
         put_half(at, c.lane, group.scale);
@@ -107,12 +109,13 @@ void put_scales(size_t g, const blocks::Group& group, const Column& c) {
     }
 }
 
-// Whether a format holds a block source's codes and its kind of scale.
+// Whether a format holds a block source's codes (a table its indices) and its kind of scale.
 constexpr bool keeps(WeightFormat format, SourceFormat source) {
     const SourceInfo& from = source_info(source);
     const FormatInfo& to = info_of(format);
     if (from.scale == Scale::none || to.scale == Scale::none) return false;
-    const bool same = to.scale == from.scale || (to.scale == Scale::wide && from.scale == Scale::half);
+    const bool same = to.scale == from.scale || (to.scale == Scale::wide && blocks::has_wide_scale(from.scale));
+    if (to.table != Table::none) return same && to.table == from.table;
     const int low = to.bits == 8 ? -128 : -to.offset;
     return same && from.low >= low && from.high < low + (1 << to.bits);
 }
@@ -126,6 +129,7 @@ void blocks_to_codes(const uint8_t* row, size_t groups, const Column& c) {
     blocks::Group group{};
     for (size_t g = 0; g < groups; ++g) {
         blocks::read_group<source>(row, g, group);
+        if constexpr (info.table != info_of(format).table) blocks::look_up(info.table, group);
         put_codes<format, info.offset>(g, group.quads, c);
         put_scales<format, info.scale>(g, group, c);
     }
@@ -153,6 +157,7 @@ void blocks_to_numbers(const uint8_t* row, size_t groups, float* out) {
     blocks::Group group{};
     for (size_t g = 0; g < groups; ++g) {
         blocks::read_group<source>(row, g, group);
+        if constexpr (source_info(source).table != Table::none) blocks::look_up(source_info(source).table, group);
         blocks::to_numbers(source, group, out + kGroup * g);
     }
 }

@@ -12,15 +12,13 @@ namespace octavo::blocks {
 
 // A group as its source has it. Which scales mean anything depends on source_info().scale (linear.h says how).
 struct Group {
-    uint32_t quads[8];        // code + source_info().offset of input 4 q + b in byte b of quad q
+    uint32_t quads[8];        // code + source_info().offset, or index, of input 4 q + b in byte b of quad q
     uint16_t scale, minimum;  // f16; of the super group where there is one
     float wide;
-    uint8_t
-        small[2];  // super: scale, minimum; super16: one int8 a half; super16_min: two nibbles a half; half_zero: [0]
+    // super: scale, minimum; super16: one int8 a half; super16_min: two nibbles a half; super32 (an int8), power and
+    // half_zero: [0]
+    uint8_t small[2];
 };
-
-inline constexpr int8_t kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-inline constexpr int8_t kFp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};  // times half the scale
 
 inline uint16_t half_at(const uint8_t* p) {
     uint16_t h;
@@ -53,13 +51,17 @@ inline void add_fifth(uint32_t high, Group& out) {
     for (int q = 0; q < 8; ++q) out.quads[q] |= ((high >> 4 * q & 15) * 0x00204081 & kBits) << 4;
 }
 
-inline void lookup(const uint8_t* bytes, const int8_t* table, Group& out) {
-    int8_t codes[kGroup];
-    for (int i = 0; i < 16; ++i) {
-        codes[i] = table[bytes[i] & 15];
-        codes[i + 16] = table[bytes[i] >> 4];
-    }
-    memcpy(out.quads, codes, kGroup);
+// Indices become the table's codes.
+inline void look_up(Table table, Group& group) {
+    uint8_t bytes[kGroup];
+    memcpy(bytes, group.quads, kGroup);
+    for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(table_info(table).codes[byte]);
+    memcpy(group.quads, bytes, kGroup);
+}
+
+// 2^(e - 128); the two smallest are denormal.
+inline float power_of(uint8_t e) {
+    return convert::from_bits(e >= 2 ? uint32_t{e - 1u} << 23 : uint32_t{0x200000u} << e);
 }
 
 // The 6-bit scale and minimum of group g among 12 bytes.
@@ -135,10 +137,11 @@ inline void read_q6_k(const uint8_t* b, size_t g, Group& out) {
 }
 
 inline void read_iq4_xs(const uint8_t* b, size_t g, Group& out) {
-    lookup(b + 8 + 16 * g, kIq4, out);
+    nibbles(b + 8 + 16 * g, out);
     const int low = b[4 + g / 2] >> 4 * (g % 2) & 15;
     const int high = half_at(b + 2) >> 2 * g & 3;
-    out.wide = convert::from_f16(half_at(b)) * static_cast<float>((low | high << 4) - 32);
+    out.small[0] = static_cast<uint8_t>((low | high << 4) - 32);
+    out.scale = half_at(b);
 }
 
 // Group g of a row.
@@ -156,25 +159,33 @@ inline void read_group(const uint8_t* row, size_t g, Group& out) {
         nibbles(b + 8, out), add_fifth(word_at(b + 4), out);
         out.minimum = half_at(b + 2);
     }
-    if constexpr (source == SourceFormat::iq4_nl) lookup(b + 2, kIq4, out);
+    if constexpr (source == SourceFormat::iq4_nl) nibbles(b + 2, out);
     if constexpr (source == SourceFormat::z4) nibbles(b + 3, out), out.small[0] = b[2];
     if constexpr (source == SourceFormat::s8) memcpy(&out.wide, b, 4), memcpy(out.quads, b + 4, kGroup);
-    if constexpr (source == SourceFormat::mxfp4) {
-        lookup(b + 1, kFp4, out);
-        // 2^(e - 128); the two smallest are denormal.
-        out.wide = convert::from_bits(b[0] >= 2 ? uint32_t{b[0] - 1u} << 23 : uint32_t{0x200000u} << b[0]);
-    }
+    if constexpr (source == SourceFormat::mxfp4) nibbles(b + 1, out), out.small[0] = b[0];
     if constexpr (source == SourceFormat::q2_k) read_q2_k(b, g, out);
     if constexpr (source == SourceFormat::q3_k) read_q3_k(b, g, out);
     if constexpr (source == SourceFormat::q4_k) read_q4_k(b, g, out);
     if constexpr (source == SourceFormat::q5_k) read_q5_k(b, g, out);
     if constexpr (source == SourceFormat::q6_k) read_q6_k(b, g, out);
     if constexpr (source == SourceFormat::iq4_xs) read_iq4_xs(b, g, out);
-    // The scale is the block's first number where it is no f32 and the block is no super block.
-    if constexpr (info.scale != Scale::wide && groups == 1) out.scale = half_at(b);
+    // The scale is the block's first number where it is an f16 and the block is no super block.
+    if constexpr (info.scale != Scale::wide && info.scale != Scale::power && groups == 1) out.scale = half_at(b);
 }
 
-// Its numbers: each product exact, each sum rounded once.
+// The one scale of its 32 codes as f32, where it has no minimum: exact.
+template <Scale scale>
+inline float wide_scale(const Group& group) {
+    if constexpr (scale == Scale::wide) return group.wide;
+    if constexpr (scale == Scale::power) return power_of(group.small[0]);
+    const float d = convert::from_f16(group.scale);
+    return scale == Scale::super32 ? d * static_cast<float>(static_cast<int8_t>(group.small[0])) : d;
+}
+inline constexpr bool has_wide_scale(Scale scale) {
+    return scale == Scale::wide || scale == Scale::power || scale == Scale::half || scale == Scale::super32;
+}
+
+// Its numbers, once its indices are looked up: each product exact, each sum rounded once.
 inline void to_numbers(SourceFormat source, const Group& group, float* out) {
     const SourceInfo& info = source_info(source);
     const double d = static_cast<double>(convert::from_f16(group.scale));
@@ -189,6 +200,8 @@ inline void to_numbers(SourceFormat source, const Group& group, float* out) {
             case Scale::half_min: x = d * code + e; break;
             case Scale::half_zero: x = d * (code - group.small[0]); break;
             case Scale::wide: x = static_cast<double>(group.wide) * code; break;
+            case Scale::power: x = static_cast<double>(power_of(group.small[0])) * code; break;
+            case Scale::super32: x = d * static_cast<int8_t>(group.small[0]) * code; break;
             case Scale::super: x = d * group.small[0] * code - e * group.small[1]; break;
             case Scale::super16: x = d * static_cast<int8_t>(small) * code; break;
             case Scale::super16_min: x = d * (small & 15) * code - e * (small >> 4); break;

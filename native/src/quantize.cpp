@@ -69,6 +69,14 @@ static Line line_of(Scale kind, const uint8_t* group, const uint8_t* super, int6
             return {scale, -(scale * static_cast<float>(group[32 + column]))};
         }
         case Scale::wide: return {reinterpret_cast<const float*>(group)[column], 0};
+        case Scale::power: {
+            const uint8_t e = group[column];
+            return {float_of(e >= 2 ? uint32_t{e - 1u} << 23 : uint32_t{0x200000u} << e), 0};
+        }
+        case Scale::super32: {
+            const int8_t small = reinterpret_cast<const int8_t*>(group)[column];
+            return {half_of(super, column) * static_cast<float>(small), 0};
+        }
         case Scale::super:
             return {half_of(super, column) * static_cast<float>(group[column]),
                     -(half_of(super + 32, column) * static_cast<float>(group[16 + column]))};
@@ -86,7 +94,9 @@ static Line line_of(Scale kind, const uint8_t* group, const uint8_t* super, int6
 }
 
 // `line` has no minimum of its own: a product alone, so that 0 keeps its sign.
-static bool has_minimum(Scale kind) { return kind != Scale::half && kind != Scale::wide && kind != Scale::super16; }
+static bool has_minimum(Scale kind) {
+    return kind == Scale::half_min || kind == Scale::half_zero || kind == Scale::super || kind == Scale::super16_min;
+}
 
 static void dequantize_codes(const LinearWeight& w, const uint8_t* panel, int64_t column, float* out) {
     const FormatInfo& info = info_of(w.format);
@@ -99,7 +109,9 @@ static void dequantize_codes(const LinearWeight& w, const uint8_t* panel, int64_
         for (int i = 0; i < kGroup && kGroup * g + static_cast<size_t>(i) < k; ++i) {
             const Line line = line_of(info.scale, groups + g * bytes.group, supers + g / kSuper * bytes.super, column,
                                       i / (kGroup / 2));
-            const float code = static_cast<float>(stored_code(at, info.bits, column, i) - info.offset);
+            const int stored = stored_code(at, info.bits, column, i);
+            const float code = static_cast<float>(info.table == Table::none ? stored - info.offset
+                                                                            : table_info(info.table).codes[stored]);
             out[kGroup * g + static_cast<size_t>(i)] =
                 has_minimum(info.scale) ? fma1(line.scale, code, line.minimum) : line.scale * code;
         }

@@ -65,6 +65,8 @@ constexpr Golden kGolden[] = {
     {"int4m", 140, 0x7fcfd9ef75484d72u},
     {"int4", 140, 0x096a913ebf5dbb8bu},
     {"int8f", 140, 0x6fe62923addb3f7eu},
+    {"int4n", 140, 0xed02af2626e8c196u},
+    {"int4e", 140, 0x753d70b4996b57a9u},
     // unless told otherwise
     {"f32", 560, 0x21f96600d39c49c7u},
     {"bf16", 560, 0x17f1dded3376f39bu},
@@ -72,6 +74,8 @@ constexpr Golden kGolden[] = {
     {"int4m", 560, 0x21b3a2bb5fcbaf5eu},
     {"int4", 560, 0xe50e9b330be027d4u},
     {"int8f", 560, 0x54b5681d3b180ea2u},
+    {"int4n", 560, 0x36d87d5ae9765fc3u},
+    {"int4e", 560, 0x963539c7ac5f1176u},
 };
 
 // Whether the logits are those written down; true at positions of which none are.
@@ -92,7 +96,7 @@ bool check_golden(const char* format, int positions, std::vector<std::uint32_t> 
 
 struct Sizes {
     const char* format;
-    SourceFormat source;  // what its weights are packed from: f32, or blocks of 32 that begin with an f16 scale
+    SourceFormat source;  // what its weights are packed from: f32, or blocks of 32 that begin with their scale
     const char* rows;     // the dtype its linears read
     Dtype kv;
     std::int64_t hidden, inner, heads, kv_heads, dim, block;
@@ -242,6 +246,10 @@ private:
         // Scales of 1/8 to 1/4 for 16 codes, 1/128 to 1/64 for 256: f16, whose exponents begin at bit 10.
         const unsigned least = info.high < 16 ? 0x3000 : 0x2000;
         for (std::size_t i = 0; i < source.size(); i += static_cast<std::size_t>(info.bytes)) {
+            if (info.scale == Scale::power) {  // 1/16 or 1/8
+                source[i] = static_cast<std::uint8_t>(124 + (random_.bits() >> 23));
+                continue;
+            }
             const auto scale = static_cast<std::uint16_t>(least + (random_.bits() >> 14));
             std::memcpy(source.data() + i, &scale, 2);
         }
@@ -315,6 +323,8 @@ int main(int argc, char** argv) {
         {"int4m", SourceFormat::f32, "q8", Dtype::bf16, 64, 96, 7, 1, 80, 8},
         {"int4", SourceFormat::q4_0, "q8", Dtype::i8, 64, 96, 9, 3, 64, 16},
         {"int8f", SourceFormat::q8_0, "q8", Dtype::i8, 64, 96, 8, 4, 20, 8},
+        {"int4n", SourceFormat::iq4_nl, "q8", Dtype::bf16, 96, 64, 6, 2, 48, 16},
+        {"int4e", SourceFormat::mxfp4, "q8", Dtype::bf16, 64, 96, 8, 4, 20, 8},
     };
     // Positions: across 128 and 512 unless told otherwise (an emulated CPU takes minutes for that).
     const int total = argc > 1 ? std::atoi(argv[1]) : 560;

@@ -16,7 +16,7 @@ U8 = NDArray[np.uint8]
 NATIVE_SOURCE = {
     "f32": "f32", "bf16": "bf16", "int8": "q8_0", "int4": "q4_0", "int4m": "q4_1", "int8f": "s8", "int4z": "z4",
     "int4k": "q4_k", "int5": "q5_0", "int5m": "q5_1", "int5k": "q5_k", "int6k": "q6_k", "int3k": "q3_k",
-    "int2k": "q2_k",
+    "int2k": "q2_k", "int4n": "iq4_nl", "int4x": "iq4_xs", "int4e": "mxfp4",
 }  # fmt: skip
 """Execution format -> the source that fills it."""
 FORMATS = tuple(NATIVE_SOURCE)

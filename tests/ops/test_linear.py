@@ -14,11 +14,13 @@ _native = pytest.importorskip("octavo._native")
 
 from tests.ops.linear_cases import (  # noqa: E402 (needs the module)
     FORMATS,
+    NATIVE_SOURCE,
     Packed,
     aligned,
     packed,
     q8_parts,
     rows,
+    source,
     source_of,
 )
 
@@ -80,6 +82,23 @@ def test_bits(team: object, fmt: str, n: int, k: int) -> None:
         for isa in _native.isas():
             for m in (*range(1, 15), 19, 25, 48, 70):
                 assert (linear(team, isa, weight, x, m, **options) == want[:m]).all(), (isa, m)
+
+
+@pytest.mark.parametrize(("fmt", "wide"), [("int4n", "int8"), ("int4x", "int8f"), ("int4e", "int8f")])
+def test_a_table_gives_the_bits_of_its_codes_in_bytes(team: object, fmt: str, wide: str) -> None:
+    rng = np.random.default_rng(8)
+    kind = NATIVE_SOURCE[fmt]
+    src, numbers = source(kind, 37, 512, rng)
+    weights = []
+    for form in (fmt, wide):
+        panels = aligned(_native.packed_bytes(form, 37, 512))
+        _native.pack(form, kind, 37, 512, src, panels, 0, 37, 1)
+        weights.append(Packed(form, 37, 512, panels, numbers))
+    x, _ = rows(fmt, (rng.standard_normal((25, 512)) * 3).astype(np.float32), team)
+    for isa in _native.isas():
+        for m in (1, 6, 25):
+            packed_bits, wide_bits = (linear(team, isa, weight, x, m) for weight in weights)
+            assert (packed_bits == wide_bits).all(), (isa, m)
 
 
 @pytest.mark.parametrize("fmt", FORMATS)

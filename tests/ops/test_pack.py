@@ -7,7 +7,7 @@ import pytest
 
 _native = pytest.importorskip("octavo._native")
 
-from octavo.kernels.reference.blocks import BLOCKS  # noqa: E402 (needs the module)
+from octavo.kernels.reference.blocks import BLOCKS, blocks  # noqa: E402 (needs the module)
 from octavo.quant.table import FLOATS, FORMATS, SOURCES  # noqa: E402
 from tests.ops.linear_cases import NATIVE_SOURCE, aligned, from_bf16, source, to_bf16, unpacked  # noqa: E402
 
@@ -37,6 +37,27 @@ def test_the_table_says_what_the_packer_takes() -> None:
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (16, 32), (53, 33), (100, 896), (17, 4864), (5, 288)])
 def test_sizes(fmt: str, n: int, k: int) -> None:
     assert _native.packed_bytes(fmt, n, k) == FORMATS[fmt].storage_bytes(n, k)
+
+
+@pytest.mark.parametrize(("fmt", "wide", "kind"), [("int4n", "int8", "iq4_nl"), ("int4e", "int8f", "mxfp4")])
+def test_every_index_and_scale_of_a_table(fmt: str, wide: str, kind: str) -> None:
+    """All 16 codes under all scales there are, infinite and NaN ones too, as when converted upward.
+
+    mxfp4's two smallest scales are denormal in float32 and flushed to 0.
+    """
+    scales = np.arange(256, dtype=np.uint8)[:, None] if kind == "mxfp4" else np.arange(1 << 16, dtype="<u2")[:, None]
+    raw = np.concatenate([scales.view(np.uint8), np.tile(np.arange(16, dtype=np.uint8) * 17, (len(scales), 1))], axis=1)
+    n = len(raw) // 4
+    got = []
+    for form in (fmt, wide):
+        panels = aligned(_native.packed_bytes(form, n, 128), fill=0xFF)
+        _native.pack(form, kind, n, 128, raw.reshape(-1), panels, 0, n, 2)
+        got.append(unpacked(form, n, 128, panels))
+    np.testing.assert_array_equal(got[0], got[1])
+    want = blocks(kind, raw.reshape(-1), n, 128).dense()
+    if kind == "mxfp4":
+        want[0, :64] = 0
+    np.testing.assert_array_equal(got[0], want)
 
 
 @pytest.mark.parametrize("kind", ["f32", "f16"])
@@ -99,7 +120,18 @@ def test_columns_of_a_fused_weight(fmt: str) -> None:
 
 @pytest.mark.parametrize(
     ("fmt", "kind"),
-    [("int4", "f32"), ("int4", "q4_1"), ("int4m", "q4_0"), ("int4m", "q8_0"), ("bf16", "q4_1"), ("int5k", "q6_k")],
+    [
+        ("int4", "f32"),
+        ("int4", "q4_1"),
+        ("int4m", "q4_0"),
+        ("int4m", "q8_0"),
+        ("bf16", "q4_1"),
+        ("int5k", "q6_k"),
+        ("int4n", "iq4_xs"),
+        ("int4n", "q4_0"),
+        ("int4", "iq4_nl"),
+        ("int4e", "iq4_nl"),
+    ],
 )
 def test_refuses_to_lose_bits(fmt: str, kind: str) -> None:
     assert not _native.can_pack(fmt, kind)

@@ -15,6 +15,7 @@ TYPES = {
     "q8_0": gguf.GGMLQuantizationType.Q8_0,
     "q4_0": gguf.GGMLQuantizationType.Q4_0,
     "q4_1": gguf.GGMLQuantizationType.Q4_1,
+    "mxfp4": gguf.GGMLQuantizationType.MXFP4,
 }
 
 

@@ -18,12 +18,15 @@
 //   5, 3     then 1 vector: bit q of a byte is quad q's highest bit
 //   6        then 2 vectors as those of 2 bits: its two highest
 //
-// What is stored is code + offset. The meta region, by kind of scale, for 16 columns (a super group is 8 groups):
+// What is stored is code + offset, or where a format has a table, the index of the code there. The meta region, by kind
+// of scale, for 16 columns (a super group is 8 groups):
 //
 //   half         [group][f16 scale]                                            value = scale code
 //   half_min     [group][f16 scale, f16 min]                                   scale code + min
 //   half_zero    [group][f16 scale, u8 zero]                                   scale (code - zero)
 //   wide         [group][f32 scale]                                            scale code
+//   power        [group][u8 e]                                                 2^(e - 128) code
+//   super32      [super][f16 d], then [group][i8 s]                            (d s) code
 //   super        [super][f16 d, f16 e], then [group][u8 s, u8 m]               (d s) code - (e m)
 //   super16      [super][f16 d], then [group][i8 s of 16 inputs, of 16 more]   (d s) code
 //   super16_min  [super][f16 d, f16 e], then [group][two bytes s + 16 m]       (d s) code - (e m)
@@ -58,26 +61,55 @@ enum class WeightFormat : uint8_t {
     int5k,
     int6k,
     int3k,
-    int2k
+    int2k,
+    int4n,
+    int4x,
+    int4e
 };
-enum class Scale : uint8_t { none, half, half_min, half_zero, wide, super, super16, super16_min };
+enum class Scale : uint8_t { none, half, half_min, half_zero, wide, power, super32, super, super16, super16_min };
 enum class RowType : uint8_t { f32, bf16, q8, i32, i8 };  // i8: codes of a KV cache, never a buffer's
 
 [[maybe_unused]] static constexpr size_t round_up(size_t x, size_t unit) { return (x + unit - 1) / unit * unit; }
 [[maybe_unused]] static constexpr size_t groups_of(size_t k) { return (k + kGroup - 1) / kGroup; }
 
+// What 4-bit codes are looked up in: 16 codes of 8 bits.
+enum class Table : uint8_t { none, iq4, fp4 };
+struct TableInfo {
+    int8_t codes[16];
+    int offset;  // added to the codes where a kernel looks them up
+};
+constexpr TableInfo kTables[] = {
+    {},
+    {{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}, 0},
+    {{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}, 12},  // e2m1 doubled, times half its scale
+};
+[[maybe_unused]] static constexpr const TableInfo& table_info(Table table) { return kTables[static_cast<int>(table)]; }
+
 struct FormatInfo {
     const char* name;
-    int bits;    // of a code
+    int bits;    // of a code, or of an index
     int offset;  // stored - code
     Scale scale;
+    Table table = Table::none;
 };
 constexpr FormatInfo kFormats[] = {
-    {"f32", 32, 0, Scale::none},       {"bf16", 16, 0, Scale::none},        {"int8", 8, 0, Scale::half},
-    {"int4", 4, 8, Scale::half},       {"int4m", 4, 0, Scale::half_min},    {"int8f", 8, 0, Scale::wide},
-    {"int4z", 4, 0, Scale::half_zero}, {"int4k", 4, 0, Scale::super},       {"int5", 5, 16, Scale::half},
-    {"int5m", 5, 0, Scale::half_min},  {"int5k", 5, 0, Scale::super},       {"int6k", 6, 32, Scale::super16},
-    {"int3k", 3, 4, Scale::super16},   {"int2k", 2, 0, Scale::super16_min},
+    {"f32", 32, 0, Scale::none},
+    {"bf16", 16, 0, Scale::none},
+    {"int8", 8, 0, Scale::half},
+    {"int4", 4, 8, Scale::half},
+    {"int4m", 4, 0, Scale::half_min},
+    {"int8f", 8, 0, Scale::wide},
+    {"int4z", 4, 0, Scale::half_zero},
+    {"int4k", 4, 0, Scale::super},
+    {"int5", 5, 16, Scale::half},
+    {"int5m", 5, 0, Scale::half_min},
+    {"int5k", 5, 0, Scale::super},
+    {"int6k", 6, 32, Scale::super16},
+    {"int3k", 3, 4, Scale::super16},
+    {"int2k", 2, 0, Scale::super16_min},
+    {"int4n", 4, 0, Scale::half, Table::iq4},
+    {"int4x", 4, 0, Scale::super32, Table::iq4},
+    {"int4e", 4, 0, Scale::power, Table::fp4},
 };
 constexpr int kNumFormats = static_cast<int>(sizeof kFormats / sizeof kFormats[0]);
 
@@ -106,6 +138,8 @@ struct MetaBytes {
         case Scale::half_min:
         case Scale::wide: return {64, 0};
         case Scale::half_zero: return {48, 0};
+        case Scale::power: return {16, 0};
+        case Scale::super32: return {16, 32};
         case Scale::super16: return {32, 32};
         case Scale::super:
         case Scale::super16_min: break;

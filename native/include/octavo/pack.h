@@ -34,7 +34,8 @@ struct SourceInfo {
     int elements, bytes;  // of a block
     Scale scale;
     int low, high;  // codes
-    int offset;     // what the file stores is code + offset
+    int offset;     // what the file stores is code + offset, or where there is a table, its index there
+    Table table = Table::none;
 };
 inline constexpr SourceInfo kSources[] = {
     {"f32", 1, 4, Scale::none, 0, 0, 0},
@@ -50,9 +51,9 @@ inline constexpr SourceInfo kSources[] = {
     {"q4_k", 256, 144, Scale::super, 0, 15, 0},
     {"q5_k", 256, 176, Scale::super, 0, 31, 0},
     {"q6_k", 256, 210, Scale::super16, -32, 31, 32},
-    {"iq4_nl", 32, 18, Scale::half, -127, 113, 0},
-    {"iq4_xs", 256, 136, Scale::wide, -127, 113, 0},
-    {"mxfp4", 32, 17, Scale::wide, -12, 12, 0},
+    {"iq4_nl", 32, 18, Scale::half, -127, 113, 0, Table::iq4},
+    {"iq4_xs", 256, 136, Scale::super32, -127, 113, 0, Table::iq4},
+    {"mxfp4", 32, 17, Scale::power, -12, 12, 0, Table::fp4},
     {"z4", 32, 19, Scale::half_zero, 0, 15, 0},
     {"s8", 32, 36, Scale::wide, -128, 127, 0},
 };
@@ -74,8 +75,8 @@ inline constexpr int kNumSources = static_cast<int>(sizeof kSources / sizeof kSo
 // Bytes of one source row of k elements, a multiple of the source's block.
 size_t source_row_bytes(SourceFormat source, size_t k);
 
-// Whether pack() takes the pair: every format that holds the source's codes and its kind of scale, f32 for all, and
-// floats to bf16 (rounded), int8 and int4m (quantised).
+// Whether pack() takes the pair: every format that holds the source's codes (or has its table) and its kind of scale,
+// f32 for all, and floats to bf16 (rounded), int8 and int4m (quantised).
 bool can_pack(WeightFormat format, SourceFormat source);
 
 struct PackJob {

@@ -10,7 +10,7 @@
 // Memory:     load/store need no alignment. *_first(p, n) touch only the first n lanes, 0 <= n <= 16, absent ones read
 // 0. Names:      set1, zero_f32, zero_i32, iota; load, load_i32, load_bf16, load_f16, load_i8, load_u8 (and _first of
 // the first
-//             three); store, store_i32, store_bf16, store_i8.
+//             three); store, store_i32, store_bf16, store_i8. look_up(table, indices): bytes out of 16.
 // Arithmetic: add sub mul div fma(a,b,c)=a*b+c neg abs max min sqrt round_even; max(a,b) is a > b ? a : b.
 // Integers:   add sub mul min max, bit_and bit_or bit_xor, shift_left<n> shift_right<n> (logical)
 // shift_right_signed<n>. Compare:    lt le eq (f32x16 and i32x16), select(m, a, b), mask_first(n), mask_and, mask_or,

@@ -100,6 +100,11 @@ OCTAVO_INLINE i32x16 load_u8(const uint8_t* p) {
     return {_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))),
             _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 8)))};
 }
+// Each byte of `indices` (0..15) becomes that byte of `table`, which is 16-byte aligned.
+OCTAVO_INLINE i32x16 look_up(const int8_t* table, i32x16 indices) {
+    const __m256i t = _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(table)));
+    return {_mm256_shuffle_epi8(t, indices.lo), _mm256_shuffle_epi8(t, indices.hi)};
+}
 // The lanes must lie in -128..127.
 OCTAVO_INLINE void store_i8(int8_t* p, i32x16 a) {
     const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xd8);

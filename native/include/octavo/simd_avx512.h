@@ -72,6 +72,11 @@ OCTAVO_INLINE i32x16 load_i8(const int8_t* p) {
 OCTAVO_INLINE i32x16 load_u8(const uint8_t* p) {
     return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
 }
+// Each byte of `indices` (0..15) becomes that byte of `table`, which is 16-byte aligned.
+OCTAVO_INLINE i32x16 look_up(const int8_t* table, i32x16 indices) {
+    const __m512i t = _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(table)));
+    return {_mm512_shuffle_epi8(t, indices.v)};
+}
 // The lanes must lie in -128..127.
 OCTAVO_INLINE void store_i8(int8_t* p, i32x16 a) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));

@@ -144,6 +144,14 @@ OCTAVO_INLINE i32x16 load_u8(const uint8_t* p) {
     OCTAVO_LANES r.v[j] = p[j];
     return r;
 }
+// Each byte of `indices` (0..15) becomes that byte of `table`, which is 16-byte aligned.
+OCTAVO_INLINE i32x16 look_up(const int8_t* table, i32x16 indices) {
+    uint8_t bytes[64];
+    memcpy(bytes, indices.v, 64);
+    for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(table[byte]);
+    memcpy(indices.v, bytes, 64);
+    return indices;
+}
 OCTAVO_INLINE void store_i8(int8_t* p, i32x16 a) { OCTAVO_LANES p[j] = static_cast<int8_t>(a.v[j]); }
 OCTAVO_INLINE void store_i16(int16_t* p, i32x16 a) { OCTAVO_LANES p[j] = static_cast<int16_t>(a.v[j]); }
 OCTAVO_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }

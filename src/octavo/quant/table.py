@@ -7,9 +7,8 @@
     + int8          as auto              int8   int8   int8      float linears are quantised in groups of 32
     + int4          as auto              int4m  int4m  int4m     (int8: see program/precision.py)
 
-A block type takes the smallest format that holds it without loss, and there is one of about its own size for all but
-iq4_nl, iq4_xs and mxfp4, whose looked-up values are 8-bit codes. A joined linear whose parts differ takes the smallest
-format that holds them all, or is split (program/split.py).
+A block type takes the smallest format that holds it without loss, and there is one of about its own size for each. A
+joined linear whose parts differ takes the smallest format that holds them all, or is split (program/split.py).
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class QuantFormat(Struct, frozen=True):
     activation: str
     """Buffer dtype its matmul reads."""
     bits: int
-    """Of one element or code."""
+    """Of one element, code or index of a code."""
     group_bytes: int
     """Beside the codes of each group of 32: scales, and minima or zeros where there are some."""
     holds: tuple[str, ...]
@@ -68,7 +67,10 @@ FORMATS: dict[str, QuantFormat] = {
     for f in (
         QuantFormat("int2k", "q8", 2, 2, ("q2_k",), super_bytes=4),
         QuantFormat("int3k", "q8", 3, 2, ("q3_k",), super_bytes=2),
+        QuantFormat("int4e", "q8", 4, 1, ("mxfp4",)),
+        QuantFormat("int4x", "q8", 4, 1, ("iq4_xs",), super_bytes=2),
         QuantFormat("int4", "q8", 4, 2, ("q4_0",)),
+        QuantFormat("int4n", "q8", 4, 2, ("iq4_nl",)),
         QuantFormat("int4k", "q8", 4, 2, ("q4_k",), super_bytes=4),
         QuantFormat("int4z", "q8", 4, 3, ("z4",)),
         QuantFormat("int4m", "q8", 4, 4, ("q4_1",)),

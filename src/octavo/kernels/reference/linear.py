@@ -32,11 +32,12 @@ def exact(x: F32, weight: F32, bias: F32 | None = None) -> F32:
 def grouped(
     x: tuple[I8, F32, F32], codes: NDArray[np.int32], scale: F32, *, minimum: F32 | None = None, bias: F32 | None = None
 ) -> F32:
-    """int8, int4 and int4m: x = (codes int8 [M, K], scale [M, G], xsum [M, G]); weight codes i32 [N, K], scale [N, G].
+    """Formats of integers: x = (codes int8 [M, K], scale [M, G], xsum [M, G]); weight codes i32 [N, K], scale [N, G].
 
     Per group g ascending, i = Σ x·w exact in int32, acc += i * (scale_w * scale_x), then acc += min * xsum where the
-    format has a minimum [N, G]. int4's stored 0…15 arrives here as code − 8, int4m's as 0…15. The product and the sum
-    are rounded apart here, once together (fma) in kernels.
+    format has a minimum [N, G]. int4's stored 0…15 arrives here as code − 8, int4m's as 0…15, an index of int4n, int4x
+    or int4e as what its table has there. The product and the sum are rounded apart here, once together (fma) in
+    kernels.
     """
     x_codes, x_scale, x_sum = x
     a = in_groups(x_codes.astype(np.int32))
