@@ -1,11 +1,17 @@
-"""What only CI builds: sanitizers, another compiler, other CPUs (R03). Stages and verdicts are those of .ci/run."""
+"""What only CI does: sanitizers, another compiler, other CPUs (R03), the linters, the native stub, the docs' build.
+
+Stages and verdicts are those of .ci/run.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from bench.rows import Context, Row, holds, not_run
 
@@ -21,6 +27,8 @@ STAGES: Mapping[str, tuple[str, str]] = {
 """Stage of .ci/run -> section and title of its row."""
 TIMEOUT = 3 * 3600.0
 """Seconds for all of them, environments included."""
+GRACE = 60.0
+"""Seconds that .ci/run has to remove its temporary folder when its time is up."""
 HEADER = re.compile(r"^stage +s +result$", re.MULTILINE)
 LINE = re.compile(r"^(\S+) +(\d+)  (ok|skipped: .*|FAILED.*)$")
 
@@ -37,17 +45,34 @@ def platforms(c: Context) -> Iterator[Row]:
     """Run those stages once, a row each: passed, missed, or not run for the reason that the stage gives."""
     command = [str(c.root / ".ci" / "run"), *STAGES]
     try:
-        done = subprocess.run(
-            command, cwd=c.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIMEOUT, errors="replace"
-        )
-        output, end = done.stdout, f"ended with code {done.returncode}"
-    except subprocess.TimeoutExpired as error:
-        output, end = (error.stdout or b"").decode(errors="replace"), f"was ended after {TIMEOUT:.0f} s"
+        output, end = _run(command, c.root)
     except OSError as error:
         output, end = "", f"cannot be run: {error}"
     found = summary(output)
     for name in STAGES:
         yield verdict(name, found, end)
+
+
+def _run(command: list[str], root: Path) -> tuple[str, str]:
+    """What it printed and how it ended. Its compilers and tests end with it, in whatever way that is."""
+    out, err = subprocess.PIPE, subprocess.STDOUT
+    with subprocess.Popen(
+        command, cwd=root, stdout=out, stderr=err, errors="replace", start_new_session=True
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=TIMEOUT)
+            return output, f"ended with code {process.returncode}"
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                output, _ = process.communicate(timeout=GRACE)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                output, _ = process.communicate()
+            return output, f"was ended after {TIMEOUT:.0f} s"
+        except BaseException:
+            os.killpg(process.pid, signal.SIGTERM)
+            raise
 
 
 def summary(output: str) -> dict[str, Stage]:

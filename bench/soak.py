@@ -49,15 +49,15 @@ class Soak:
     ends: Counter[str] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
+    """Why a request counts as lost: number, kind, what came instead of its end."""
 
     async def one(self, number: int) -> None:
         """The request of that number: kind, prompt and options depend on it alone."""
-        dice = random.Random(number)
-        (kind,) = dice.choices(list(KINDS), [weight for weight, _ in KINDS.values()])
+        kind, dice = kind_of(number)
         self.kinds[kind] += 1
         try:
             self.ends[await KINDS[kind][1](self, dice)] += 1
-        except (Wrong, OSError, TimeoutError, ValueError, KeyError) as error:
+        except Exception as error:  # whatever the server or the connection does: this one is lost, the others go on
             self.wrong.append(f"request {number} ({kind}): {type(error).__name__}: {error}"[:200])
 
     async def whole(self, path: str, body: Body) -> End:
@@ -84,13 +84,16 @@ class Soak:
         async with self.session.post(self.url + path, json=body) as response:
             if response.status != 200:
                 raise Wrong(f"HTTP {response.status}: {await response.text()}")
+            last = b""
             async for line in response.content:
+                last = line.strip() or last
                 if line.startswith(b"data: {"):
                     event = json.loads(line[6:])
                     if "error" in event:
                         raise Wrong(str(event))
                     yield event
-        # Only after the last event: who leaves early closes this generator, and with it the connection.
+            if last != b"data: [DONE]":
+                raise Wrong("the stream ended without [DONE]")
 
     async def refused(self, body: Body) -> End:
         async with self.session.post(self.url + COMPLETIONS, json=body) as response:
@@ -173,7 +176,8 @@ async def _leave(soak: Soak, dice: random.Random) -> End:
         raise Wrong("200 tokens came in 50 ms")
     events = soak.events(COMPLETIONS, body)
     for _ in range(dice.randint(1, 4)):
-        await anext(events)
+        if await anext(events, None) is None:
+            raise Wrong("the stream ended before its client left")
     await events.aclose()
     return "left"
 
@@ -193,6 +197,13 @@ KINDS: Mapping[str, tuple[float, Callable[[Soak, random.Random], Awaitable[End]]
     "refused": (7, _refused),
 }
 """Kind -> share of the requests, and who sends one."""
+
+
+def kind_of(number: int) -> tuple[str, random.Random]:
+    """Of the request of that number; and the dice for the rest of it, which have rolled for the kind."""
+    dice = random.Random(number)
+    (kind,) = dice.choices(list(KINDS), [weight for weight, _ in KINDS.values()])
+    return kind, dice
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@
 
 A mutant runs in a process of its own, on a copy of the package in a temporary folder; the checkout is not touched.
 
-The unmutated code runs first, and alone: its tests must pass, and a mutant's may take FACTOR times as long and SLACK
-seconds more. Verdicts: `killed`, a test failed; `SURVIVED`, none did; `HUNG`, they were still running at the limit;
-`BROKEN`, the mutant's text is not in its file exactly once, or pytest could not run.
+The unmutated code runs first, and alone: its tests must pass within UNMUTATED seconds, and a mutant's may take FACTOR
+times as long and SLACK seconds more. Verdicts: `killed`, a test failed; `SURVIVED`, none did; `HUNG`, they were still
+running at the limit; `BROKEN`, the mutant's text is not in its file exactly once, or pytest could not run.
 
 Only `killed` passes. A mutant that hangs is not killed: no test has said what is wrong, and a busy machine or a test
 that grew slow looks the same. The tests bound their steps themselves (MAX_STEPS, "no progress"), so that a scheduler
@@ -29,6 +29,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FACTOR, SLACK = 5.0, 10.0
 """Of a mutant's limit: times the unmutated run, and seconds. Several mutants run at once, beside whatever else does."""
+UNMUTATED = 600.0
+"""Seconds for the unmutated run: tests that hang without a mutant must end too."""
 
 # The copy must win over an installed (also an editable) octavo: redirecting finders go first, then the path is checked.
 CHILD = """
@@ -284,7 +286,7 @@ def mutated(source: str, mutant: Mutant) -> str:
     return source.replace(mutant.old, mutant.new)
 
 
-def run(mutant: Mutant | None, python: str, limit: float | None = None) -> Run:
+def run(mutant: Mutant | None, python: str, limit: float) -> Run:
     """Run the tests on a copy with the mutant in it (None: the code as it is), for at most `limit` seconds."""
     with tempfile.TemporaryDirectory(prefix="octavo-mutant-") as folder:
         copy = Path(folder)
@@ -326,7 +328,10 @@ def main(words: list[str]) -> int:
     if not chosen:
         print(f"no mutant's name holds any of: got {words}, allowed: {', '.join(m.name for m in MUTANTS)}")
         return 2
-    usual = run(None, sys.executable)
+    usual = run(None, sys.executable, UNMUTATED)
+    if usual.code is None:
+        print(f"the tests are {usual.why} without a mutant, which is the limit")
+        return 1
     if usual.code:
         print(f"the tests fail without a mutant: {usual.why}")
         return 1

@@ -56,8 +56,20 @@ def test_only_a_failed_test_kills(
     name = mutants.MUTANTS[0].name
     monkeypatch.setattr(mutants, "MUTANTS", mutants.MUTANTS[:1])
     assert mutants.main([name]) == code
-    assert limits == [None, 2.0 * mutants.FACTOR + mutants.SLACK]
+    assert limits == [mutants.UNMUTATED, 2.0 * mutants.FACTOR + mutants.SLACK]
     assert capsys.readouterr().out.splitlines()[1].split()[0] == verdict
+
+
+def test_tests_that_hang_without_a_mutant_end_at_a_limit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(command: list[str], *, timeout: float, **others: Any) -> subprocess.CompletedProcess[str]:
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(mutants, "subprocess", SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired))
+    assert mutants.main([]) == 1
+    said = capsys.readouterr().out
+    assert said == "the tests are still running after 600 s without a mutant, which is the limit\n"
 
 
 def test_a_word_that_no_name_holds_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,17 +1,24 @@
 """What would fit where a memory plan does not: found by planning again with other settings, before any weight is read.
 
-What each setting costs its user decides what is tried first: a smaller KV pool or a shorter sequence where those were
-asked for, then smaller steps (--max-num-batched-tokens, --max-num-seqs: they cost speed), then fewer bits of KV, then
-of weights. A setting counts if the longest request it serves has a useful length; where none does, a shorter one will
-do. Of the first setting that counts the sizes are the largest that fit: first the steps, then the length, then the
-pool.
+A request has a useful length with 1,024 positions, or with as many as were asked for where those are fewer. What each
+setting costs its user decides what is tried first:
+
+1. nothing but a smaller KV pool, where one was asked for and the smaller one holds a useful length (all of the length
+   that was asked for, where one was);
+2. a useful length in steps of STEP tokens or more (--max-num-batched-tokens, --max-num-seqs);
+3. a useful length in smaller steps, down to one token;
+4. half the length, in steps of STEP or more, then in smaller ones; and so on, down to SHORTEST positions.
+
+Each of 2 to 4 is tried with weights and KV as they were asked for, then with fewer bits of KV, then of weights. The
+first that fits is "the largest setting": with the largest steps for that length, then the longest request for those
+steps, then as much of the pool that was asked for as there is room for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from itertools import product
 
 import msgspec
 
@@ -21,7 +28,7 @@ from octavo.facts import peak_blocks
 from octavo.runner.memory import MIB, TYPICAL_LEN, Machine, MemoryPlan, Need, fitting_blocks, fixed_bytes, plan_memory
 
 STEP = 16
-"""Tokens of a step below which speed falls steeply: smaller ones are tried last."""
+"""Tokens of a step below which speed falls steeply: smaller ones are tried after it, for each length."""
 SHORTEST = 16
 """Positions of a sequence below which serving a model makes no sense."""
 
@@ -38,15 +45,15 @@ WEIGHTS: tuple[dict[str, str], ...] = (
     {"dtype": "auto", "quantization": "int4"},
     {"dtype": "bfloat16", "quantization": "int4"},
 )
-KV: tuple[dict[str, str], ...] = ({}, {"kv_cache_dtype": "int8"})
+KV: tuple[dict[str, str], ...] = ({}, {"kv_cache_dtype": "bfloat16"}, {"kv_cache_dtype": "int8"})
 """Ways to store weights and KV, the most exact first. Those that save nothing are left out as they are met."""
 
 
 def fit_memory(args: EngineArgs, price: Price, machine: Machine) -> MemoryPlan:
     """The plan of these arguments.
 
-    Raises DoesNotFit where a wish cannot be met: the table, and the largest setting that fits, as flags. `plan_memory`
-    accepts those flags in place of what was asked.
+    Raises DoesNotFit where a wish cannot be met: the table, and the largest setting that fits (in the order above), as
+    flags. `plan_memory` accepts those flags in place of what was asked.
     """
     need = price(args)
     if args.max_model_len is not None and args.max_model_len > need.model_len:
@@ -58,18 +65,6 @@ def fit_memory(args: EngineArgs, price: Price, machine: Machine) -> MemoryPlan:
         return plan_memory(args, need, machine)
     except DoesNotFit as error:
         raise DoesNotFit(f"{error}\n{_Search(args, price, machine).words()}") from None
-
-
-def advice(args: EngineArgs, price: Price, machine: Machine) -> dict[str, Any] | None:
-    """The fields of `args` to set otherwise, in the order of EngineArgs; None where nothing fits."""
-    found = _Search(args, price, machine).largest()
-    return None if found is None else _changes(args, found)
-
-
-def _changes(args: EngineArgs, other: EngineArgs) -> dict[str, Any]:
-    return {
-        name: getattr(other, name) for name in args.__struct_fields__ if getattr(other, name) != getattr(args, name)
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +104,15 @@ class _Search:
         )
 
     def largest(self) -> EngineArgs | None:
+        """In the module's order; None where nothing fits."""
         useful = min(TYPICAL_LEN, self._limit)
         if (found := self._smaller_pool(self._asked, useful)) is not None:
             return found
         targets = [useful]
         while targets[-1] > self._shortest:
             targets.append(max(targets[-1] // 2, self._shortest))
-        step = min(STEP, self._asked.step_tokens)
-        for tokens, target in [*((step, t) for t in targets), (1, self._shortest)]:
+        steps = (min(STEP, self._asked.step_tokens), 1)
+        for target, tokens in product(targets, steps):
             for rung in self._rungs:
                 if self._takes(rung, target) > self._machine.available:
                     continue  # known without planning: most rungs end here
@@ -126,9 +122,9 @@ class _Search:
 
     # -- what may vary ------------------------------------------------------------------------------------------------
     def _make_rungs(self) -> Iterator[_Rung]:
-        """Ever fewer bits. What takes the bytes of an earlier rung is left out."""
+        """Ever fewer bits. What saves nothing beside an earlier rung is left out."""
         met: set[EngineArgs] = set()
-        seen: set[tuple[int, int]] = set()
+        seen: list[Need] = []
         for weights in WEIGHTS:
             for kv in KV:
                 try:
@@ -140,8 +136,8 @@ class _Search:
                     need = self._price(least)
                 except ConfigError:  # not with this model, or not together
                     continue
-                if (need.weights, need.block) not in seen:
-                    seen.add((need.weights, need.block))
+                if all(need.weights < other.weights or need.block < other.block for other in seen):
+                    seen.append(need)
                     yield _Rung(args, least, need)
 
     def _sized(self, args: EngineArgs, tokens: int, length: int) -> EngineArgs:
@@ -214,6 +210,7 @@ def _last(low: int, high: int, good: Callable[[int], bool]) -> int:
 
 
 def _flags(asked: EngineArgs, found: EngineArgs) -> str:
-    """What differs, as one would type it."""
-    changes = _changes(asked, found).items()
-    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in changes if value is not None)
+    """What differs, as one would type it, in the order of EngineArgs."""
+    values = {name: getattr(found, name) for name in asked.__struct_fields__}
+    changed = {name: value for name, value in values.items() if value not in (None, getattr(asked, name))}
+    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in changed.items())

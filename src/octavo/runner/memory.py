@@ -139,8 +139,8 @@ def plan_memory(args: EngineArgs, need: Need, machine: Machine) -> MemoryPlan:
         raise DoesNotFit(f"The model does not fit in memory.\n{plan.table()}")
     if held < wanted_len and not reduced:
         raise DoesNotFit(
-            f"--max-model-len: got {wanted_len}, which takes {peak(wanted_len)} KV blocks of the {max(0, blocks - 1)} "
-            f"there would be\n{plan.table()}"
+            f"--max-model-len: got {wanted_len}: it takes {peak(wanted_len)} KV blocks, and there is room for "
+            f"{max(0, blocks - 1)}\n{plan.table()}"
         )
     if held < 1:
         raise DoesNotFit(f"The KV cache holds no sequence: it takes {peak(1) + 1} blocks or more.\n{plan.table()}")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-
-pytest.importorskip("aiohttp")
 
 from bench import crowd
 from bench.rows import Context
@@ -34,6 +36,24 @@ def test_a_small_crowd_is_held_refused_and_released(files: None, monkeypatch: py
     rows = list(crowd.crowd(context))
     assert [row.status for row in rows] == ["passed"] * len(rows), rows
     assert {row.value for row in rows} >= {"30", "10 of 10", "0 open, 0 files"}
+
+
+def test_a_server_that_is_not_well_is_a_missed_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in, nine of whose ten answers to /health are a 200."""
+    answers = iter([200] * 4 + [503] + [200] * 5)
+
+    def probe(server: Any, path: str, body: Any = None) -> tuple[int, str | None, float]:
+        return (next(answers), None, 0.001) if path == "/health" else (503, "1", 0.001)
+
+    monkeypatch.setattr(crowd, "PROBES", 10)
+    monkeypatch.setattr(crowd, "Crowd", lambda port, count: nullcontext(SimpleNamespace(lost=0)))
+    for name, value in (("_probe", probe), ("_open_requests", lambda server, wanted: wanted)):
+        monkeypatch.setattr(crowd, name, value)
+    server: Any = SimpleNamespace(pid=os.getpid(), metrics=lambda: {"kv_cache_usage_perc": 0})
+    rows = {row.name: row for row in crowd._held(server, 1, again=False)}
+    well = rows["... /health is a 200 meanwhile"]
+    assert (well.status, well.value, well.target) == ("missed", "9 of 10", "10 of 10")
+    assert rows["... one more is a 503 with Retry-After"].status == "passed"
 
 
 def test_too_few_files_are_a_reason_not_to_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,37 @@ def test_a_run_that_ends_early_shows_nothing(tmp_path: Path) -> None:
     assert {row.status for row in found.values()} == {"not run"}
     assert found["clang"].note == ".ci/run ended with code 5 without a word of it"
     assert {row.status for row in rows(tmp_path / "nothing").values()} == {"not run"}
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_at_the_time_limit_all_it_started_ends_and_its_folder_goes(
+    stubborn: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what does not heed SIGTERM."""
+    monkeypatch.setattr(platforms, "TIMEOUT", 2.0)
+    monkeypatch.setattr(platforms, "GRACE", 2.0)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    trap = "trap '' TERM; " if stubborn else ""
+    body = f"{trap}bash -c 'echo $$ > {tmp_path}/child; sleep 60; true'"
+    began = time.monotonic()
+    found = rows(fake(tmp_path, {"clang": body}))
+    assert time.monotonic() - began < 30, "nothing waits for the child's own end"
+    assert {row.note for row in found.values()} == {".ci/run was ended after 2 s without a word of it"}
+    child = int((tmp_path / "child").read_text())
+    end = time.monotonic() + 10
+    while alive(child) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not alive(child)
+    assert stubborn or not list((tmp_path / "tmp").iterdir())
+
+
+def alive(pid: int) -> bool:
+    """Neither gone nor waiting to be collected."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_what_failed_before_is_named(tmp_path: Path) -> None:

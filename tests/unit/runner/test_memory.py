@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from octavo.config.args import EngineArgs
 from octavo.errors import ConfigError, DoesNotFit
 from octavo.facts import KVGroup, peak_blocks
-from octavo.runner.advice import SHORTEST, advice, fit_memory
+from octavo.runner.advice import SHORTEST, STEP, fit_memory
 from octavo.runner.loader import plan_model
 from octavo.runner.memory import HEADROOM, MIB, TYPICAL_LEN, Machine, MemoryPlan, Need, plan_memory
 from octavo.weights.checkpoint import open_checkpoint
@@ -107,12 +108,14 @@ class Model:
             raise ConfigError("--quantization")
         if args.dtype == "float32":
             bits = 32
-        small = args.kv_cache_dtype == "int8"
+        kv = args.kv_cache_dtype
+        if kv == "auto":
+            kv = "float32" if args.dtype == "float32" else "bfloat16"
         length = args.max_model_len or self.model_len
         return Need(
             weights=self.weights * MIB * bits // 16,
             buffers=args.step_tokens * self.token + args.max_num_seqs * length * self.column,
-            block=self.block * 9 // 16 if small else self.block,
+            block=self.block * {"float32": 32, "bfloat16": 16, "int8": 9}[kv] // 16,
             groups=self.groups,
             model_len=self.model_len,
         )
@@ -121,7 +124,20 @@ class Model:
         return plan_memory(args, self.price(args), machine(available))
 
     def advice(self, available: int, **wishes: Any) -> dict[str, Any] | None:
-        return advice(EngineArgs(model="m", **wishes), self.price, machine(available))
+        """Of the refusal: field -> value."""
+        with pytest.raises(DoesNotFit) as caught:
+            fit_memory(EngineArgs(model="m", **wishes), self.price, machine(available))
+        return flags(str(caught.value))
+
+
+def flags(text: str) -> dict[str, Any] | None:
+    """Of a refusal's largest setting: field -> value; None where it names none."""
+    said = re.search(r"The largest setting that fits: (.+) \(a request", text)
+    if said is None:
+        assert re.search("No setting fits|allowed: .* or more", text), text
+        return None
+    words = said[1].replace("--", "").replace("-", "_").split()
+    return {n: int(v) if v.isdigit() else v for n, v in zip(words[::2], words[1::2], strict=True)}
 
 
 def machine(available: int) -> Machine:
@@ -150,6 +166,32 @@ def test_then_fewer_bits_of_kv_and_then_of_weights() -> None:
     assert found is not None and found["quantization"] == "int4"
     exact = model.advice(left(model, 400), dtype="float32")
     assert exact is not None and exact["dtype"] == "auto" and "quantization" not in exact
+
+
+def test_16_bits_of_kv_come_before_8() -> None:
+    """A request of 1,024 positions takes 65 blocks: of 2 MiB as float32, of 1 MiB as bfloat16."""
+    model = Model()
+    found = model.advice(left(model, 100), kv_cache_dtype="float32")
+    assert found is not None and found["kv_cache_dtype"] == "bfloat16" and "quantization" not in found
+    exact = Model(weights=500)  # 1,000 MiB as float32
+    found = exact.advice(HEADROOM + 1100 * MIB, dtype="float32")
+    assert found is not None and found["kv_cache_dtype"] == "bfloat16" and "dtype" not in found
+    assert "kv_cache_dtype" not in (model.advice(left(model, 10), kv_cache_dtype="int8") or {})
+
+
+def test_a_useful_length_comes_before_large_steps_and_those_before_a_longer_one() -> None:
+    """50 MiB: 1,024 positions take 32.5 of them, which leaves room for 8 tokens of a step at 2 MiB each."""
+    model = Model(floats=False, block=MIB // 2, token=2 * MIB, column=0)
+    found = model.advice(left(model, 50))
+    assert found is not None
+    assert "kv_cache_dtype" not in found, "16 tokens of a step and 8-bit KV take 50.3 MiB"
+    assert found["max_num_batched_tokens"] == 8
+    assert TYPICAL_LEN <= found["max_model_len"] < TYPICAL_LEN + 64
+    assert not fits(
+        model,
+        EngineArgs(model="m", max_num_seqs=8, max_num_batched_tokens=9, max_model_len=TYPICAL_LEN),
+        left(model, 50),
+    )
 
 
 def test_a_short_request_where_no_useful_one_fits() -> None:
@@ -188,11 +230,9 @@ def test_a_real_model_takes_its_advice(tmp_path: Path, beside: int) -> None:
     if beside < 0:
         assert "No setting fits" in str(caught.value)
         return
-    said = re.search(r"The largest setting that fits: (.*) \(a request", str(caught.value))
-    assert said is not None, str(caught.value)
-    words = said[1].replace("--", "").replace("-", "_").split()
-    flags = {n: int(v) if v.isdigit() else v for n, v in zip(words[::2], words[1::2], strict=True)}
-    taken = plan_model(msgspec.structs.replace(asked, **flags), checkpoint, machine=tight)
+    found = flags(str(caught.value))
+    assert found is not None, str(caught.value)
+    taken = plan_model(msgspec.structs.replace(asked, **found), checkpoint, machine=tight)
     assert taken.memory.model_len >= SHORTEST
 
 
@@ -213,7 +253,9 @@ MODELS = st.builds(
 @given(
     model=MODELS,
     share=st.floats(0, 1.5),
-    beside=st.integers(0, 3000),
+    beside=st.integers(0, 200) | st.integers(0, 3000),
+    dtype=st.sampled_from(["auto", "float32"]),
+    kv=st.sampled_from(["auto", "float32"]),
     seqs=st.integers(1, 300),
     tokens=st.none() | st.integers(300, 2048),
     length=st.none() | st.integers(1, 1 << 17),
@@ -224,6 +266,8 @@ def test_advice_fits_and_nothing_larger_does(
     model: Model,
     share: float,
     beside: int,
+    dtype: Any,
+    kv: Any,
     seqs: int,
     tokens: int | None,
     length: int | None,
@@ -232,6 +276,8 @@ def test_advice_fits_and_nothing_larger_does(
 ) -> None:
     asked = EngineArgs(
         model="m",
+        dtype=dtype,
+        kv_cache_dtype=kv,
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
         max_model_len=None if length is None else min(length, model.model_len),
@@ -246,14 +292,29 @@ def test_advice_fits_and_nothing_larger_does(
     except DoesNotFit:
         pass
     found = model.advice(available, **{n: getattr(asked, n) for n in asked.__struct_fields__ if n != "model"})
+    limit = asked.max_model_len or model.model_len
+    useful = min(TYPICAL_LEN, limit)
+
+    def holds(tokens: int, length: int) -> bool:
+        """Some way to store weights and KV does, in steps of so many tokens, in no more than the pool asked for."""
+        ways = stored(asked, tokens, length)
+        return any(fits(model, way, available) and not exceeds(model, way, asked) for way in ways)
+
     if found is None:
         event("nothing fits")
-        assert not any(fits(model, tiny, available) for tiny in smallest(asked, model))
+        assert not holds(1, min(SHORTEST, limit))
         return
     event(", ".join(found))
     taken = msgspec.structs.replace(asked, **found)
-    assert model.plan(taken, available).longest >= 1, "the advice is accepted"
-    limit = asked.max_model_len or model.model_len
+    accepted = model.plan(taken, available)
+    step, longest = taken.step_tokens, min(accepted.longest, accepted.model_len)
+    assert longest >= 1, "the advice is accepted"
+    if longest < useful:
+        event(f"shorter than useful, steps of {'fewer' if step < STEP else 'STEP or more'}")
+        assert not any(holds(tokens, useful) for tokens in (1, 4, 8, STEP))
+    elif step < min(STEP, asked.step_tokens):
+        event("useful, in steps smaller than STEP")
+        assert not holds(min(STEP, asked.step_tokens), useful)
     unpooled = msgspec.structs.replace(taken, num_kv_blocks=None, kv_cache_memory_bytes=None)
     if "max_model_len" in found and found["max_model_len"] < limit:
         longer = msgspec.structs.replace(unpooled, max_model_len=found["max_model_len"] + 1)
@@ -286,18 +347,22 @@ def exceeds(model: Model, args: EngineArgs, asked: EngineArgs) -> bool:
     return peak_blocks(need.groups, args.max_model_len, block_size=16, chunk=args.step_chunk) + 1 > pool
 
 
-def smallest(asked: EngineArgs, model: Model) -> Iterator[EngineArgs]:
-    """One token a step and the shortest sequence, stored in every way."""
-    for quantization in (None, "int8", "int4"):
-        for kv in ("auto", "int8"):
-            yield msgspec.structs.replace(
-                asked,
-                quantization=quantization,
-                kv_cache_dtype=kv,
-                max_num_seqs=1,
-                max_num_batched_tokens=1,
-                max_model_len=min(SHORTEST, asked.max_model_len or model.model_len),
-            )
+def stored(asked: EngineArgs, tokens: int, length: int) -> Iterator[EngineArgs]:
+    """Steps of so many tokens and sequences of that length, in whatever pool, stored in every way."""
+    for dtype, quantization, kv in product((asked.dtype, "auto"), (None, "int8", "int4"), ("auto", "bfloat16", "int8")):
+        if dtype == "float32" and kv == "int8":
+            continue  # no such arguments
+        yield msgspec.structs.replace(
+            asked,
+            dtype=dtype,
+            quantization=quantization,
+            kv_cache_dtype=kv,
+            max_num_seqs=min(asked.max_num_seqs, tokens),
+            max_num_batched_tokens=tokens,
+            max_model_len=length,
+            num_kv_blocks=None,
+            kv_cache_memory_bytes=None,
+        )
 
 
 @given(free=st.integers(4, 100_000), seqs=st.integers(1, 512), length=st.none() | st.integers(1, 8192))
