@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from octavo.program.buffers import BufferStore
-from octavo.program.interpret import load_weights
+from octavo.program.interpret import ReferenceExecutable, load_weights
 from octavo.quant.table import GGUF_BLOCKS
 from octavo.weights.checkpoint import open_checkpoint
 from tests.models.harness import Sequence1, all_logits, lowered, native_backend
@@ -36,12 +36,15 @@ MIXES: dict[str, dict[str, str]] = {
 """Name -> what part of a tensor's name is stored as; "" for the rest."""
 FLOAT_ERROR = 1e-4
 """Of the logits' spread, root of the mean square of the worst row: float32 against float64 (3e-5 measured)."""
-NATIVE_ERROR = 1e-5
-"""The same, of the best row as served (K and V in float32), natively against the reference executor. A wrong kernel
-is wrong in every row; a code of an activation on a tie of rounding costs its row, and those that read it, TIE."""
-TIE = 3e-2
+NATIVE_ERROR = 2e-6
+"""The same as served (K and V in float32), natively against the reference executor on the same cache (9e-7 measured),
+for SHARE of the rows. Not for all: the orders of summation differ, so a number that is nearly between two 8-bit codes
+may get the other one, or a token another expert, which costs that row up to TIE (2.4e-2 measured)."""
+SHARE = 0.85
+"""42 of 45 rows measured, at worst."""
+TIE = 4e-2
 SERVED_ERROR = 5e-2
-"""The same over all rows, as served against float64: activations in 8 bits (4e-2 measured)."""
+"""The same of the middle row, as served against float64: activations in 8 bits (4e-2 measured)."""
 IDS = np.random.default_rng(7).integers(3, 300, 45).tolist()
 SIZES: dict[str, Any] = {
     "hidden_size": WIDTH,
@@ -57,16 +60,16 @@ def random_blocks(kind: str, n: int, k: int, rng: np.random.Generator) -> NDArra
     """Random bytes [n, bytes of a row] whose scales make numbers of mean 0 and a deviation of about 1.5 / sqrt(k)."""
     size, nbytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind.upper()]]
     raw = rng.integers(0, 256, (n * k // size, nbytes), dtype=np.uint8)
-    halves = {at: rng.uniform(0.5, 1.5, len(raw)) for at in HALVES.get(kind, ())}
+    scales = {at: rng.uniform(0.5, 1.5, len(raw)) for at in HALVES.get(kind, ())}
 
     def write(factors: list[float]) -> F32:
-        for (at, values), factor in zip(halves.items(), factors, strict=False):
+        for (at, values), factor in zip(scales.items(), factors, strict=False):
             raw[:, at : at + 2] = (values * factor).astype(np.float16).view(np.uint8).reshape(-1, 2)
         return numbers_of(kind, raw.reshape(n, -1))
 
     if kind == "mxfp4":  # its scale is a power of two
         raw[:, 0] = rng.integers(121, 124, len(raw))
-    elif len(halves) == 2:  # the minima take what the codes' mean is
+    elif len(scales) == 2:  # the minima take what the codes' mean is
         codes = write([1.0, 0.0]).mean()
         factor = -codes / (write([1.0, 1.0]).mean() - codes)
         scale = 1.5 / np.sqrt(k) / write([1.0, factor]).std()
@@ -92,7 +95,7 @@ def write_model(directory: Path, mix: str) -> tuple[Path, Path]:
     family = "mixtral" if "experts" in mix else "llama"
     more = {"num_local_experts": 4, "num_experts_per_tok": 2} if family == "mixtral" else {}
     config = tiny_config(family, **SIZES, **more)
-    rng = np.random.default_rng(len(mix))
+    rng = np.random.default_rng(list(MIXES).index(mix))
     path, dense = directory / "model.gguf", directory / "dense"
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_context_length(config["max_position_embeddings"])
@@ -144,8 +147,8 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return write_model(tmp_path_factory.mktemp("gguf"), request.param)
 
 
-def native_logits(spec: Any, checkpoint: Any, chunk: int = 32) -> F32:
-    """Logits [len(IDS), vocab], computed in chunks."""
+def native_run(spec: Any, checkpoint: Any, chunk: int = 32) -> tuple[F32, F32]:
+    """Logits [len(IDS), vocab], computed in chunks, and the cache behind them."""
     blocks = spec.limits.max_blocks + 3
     backend = native_backend(spec, checkpoint, num_blocks=blocks)
     store = BufferStore(backend._activations.view(0, spec.arena_bytes), spec.buffers)
@@ -155,8 +158,9 @@ def native_logits(spec: Any, checkpoint: Any, chunk: int = 32) -> F32:
         piece = IDS[first : first + chunk]
         sequence.compute(piece, rows=len(piece), chunk=len(piece))
         out.append(store.numbers(spec.logits, len(piece)).copy())
+    cache = cache_of(backend, spec)
     backend.close()
-    return np.concatenate(out)
+    return np.concatenate(out), cache
 
 
 def rms(off: NDArray[Any]) -> Any:
@@ -169,7 +173,7 @@ def test_float32_logits(made: tuple[Path, Path]) -> None:
     want = dense_logits(dense, IDS)
     checkpoint = open_checkpoint(path)
     spec = lowered(checkpoint, backend="native", dtype="float32")
-    assert rms(native_logits(spec, checkpoint) - want).max() < FLOAT_ERROR * want.std()
+    assert rms(native_run(spec, checkpoint)[0] - want).max() < FLOAT_ERROR * want.std()
     spec = lowered(checkpoint, dtype="float32")
     got = all_logits(spec, load_weights(spec, checkpoint.tensors), IDS, chunk=64)
     assert rms(got - want).max() < FLOAT_ERROR * want.std()
@@ -203,14 +207,36 @@ def test_packed_weights_are_the_files_numbers(made: tuple[Path, Path]) -> None:
     assert kinds and "bf16" not in kinds
 
 
+def cache_of(backend: Any, spec: Any) -> F32:
+    """The native K and V of one group as the reference keeps them: its keys lie dim by dim within a block."""
+    (group,) = spec.kv
+    heads, size, width = group.kv_heads, group.block_size, group.head_dim
+    pool = backend._kv.view(0, backend._kv.nbytes).view(np.float32)
+    own = pool.reshape(-1, group.layers, 2, heads, size, width).swapaxes(0, 1)
+    keys = own[:, :, 0].reshape(group.layers, -1, heads, width, size).swapaxes(-1, -2)
+    return np.stack([keys, own[:, :, 1]], axis=2)
+
+
+def row_by_row(spec: Any, weights: Any, cache: F32) -> F32:
+    """The reference executor's logits [len(IDS), vocab]. Each position finds the others' K and V in `cache`, so that
+    what is off in one row is not off in all behind it."""
+    executable = ReferenceExecutable(spec, weights, num_blocks=cache.shape[1])
+    sequence = Sequence1(executable, num_blocks=cache.shape[1])
+    out = []
+    for token in IDS:
+        executable.kv[0][...] = cache
+        sequence.compute([token], rows=1, chunk=1)
+        out.append(executable.logits(0).copy())
+    return np.stack(out)
+
+
 def test_logits_as_served(made: tuple[Path, Path]) -> None:
     path, dense = made
     want = dense_logits(dense, IDS)
     checkpoint = open_checkpoint(path)
     spec = lowered(checkpoint, backend="native", dtype="auto", kv_dtype="f32")
-    got = native_logits(spec, checkpoint)
-    assert (native_logits(spec, checkpoint, len(IDS)) == got).all(), "whole"
-    same = all_logits(spec, load_weights(spec, checkpoint.tensors), IDS, chunk=32)
-    off = rms(got - same) / want.std()
-    assert off.min() < NATIVE_ERROR and off.max() < TIE
-    assert np.sqrt(((got - want) ** 2).mean()) < SERVED_ERROR * want.std()
+    got, cache = native_run(spec, checkpoint)
+    assert (native_run(spec, checkpoint, len(IDS))[0] == got).all(), "whole"
+    off = rms(got - row_by_row(spec, load_weights(spec, checkpoint.tensors), cache)) / want.std()
+    assert np.quantile(off, SHARE) < NATIVE_ERROR and off.max() < TIE
+    assert np.median(rms(got - want)) < SERVED_ERROR * want.std()

@@ -2,6 +2,8 @@
 
     pip install --no-deps --target FOLDER tiktoken==0.7.0
     python -m tests.oracle.split_reference FOLDER            wants the `regex` package (transformers brings it)
+    python -m tests.oracle.split_reference llama-vocab.cpp   compares instead: which texts llama.cpp's expressions cut
+                                                             elsewhere, of the mixed ones and 4,000 random ones
 
 Later versions of tiktoken cut white space at the very end of a text elsewhere ("\\n " is one piece, not two); the
 tokenizer.json files of the models in question have the pattern of this one.
@@ -18,6 +20,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer, models
+
+from octavo.text.vocab.pretokenizers import find, install
 from tests.texts import mixed_texts
 
 FILE = Path(__file__).parents[1] / "data" / "splits.json"
@@ -29,6 +34,8 @@ KINDS = {
     "gpt-2": ("gpt2",),
 }
 """Name in a GGUF file -> the patterns, one after another."""
+LLAMA_CPP = {"gpt-4o": "GPT4O", "dbrx": "DBRX", "smaug-bpe": "SMAUG", "refact": "REFACT"}
+"""Name in a GGUF file -> in llama.cpp's source."""
 
 
 def patterns(folder: Path) -> dict[str, str]:
@@ -64,7 +71,27 @@ def cut(expressions: Sequence[str], text: str) -> list[int]:
     return [len(piece) for piece in pieces if piece]
 
 
+def in_llama_cpp(source: str, kind: str) -> list[str]:
+    """The expressions that llama.cpp's llama-vocab.cpp gives a kind."""
+    case = source.split(f"case LLAMA_VOCAB_PRE_TYPE_{LLAMA_CPP[kind]}:")[-1]
+    lines = case.split("regex_exprs = {")[1].split("};")[0].splitlines()
+    return [json.loads(line.strip().rstrip(",")) for line in lines if line.strip().startswith('"')]
+
+
+def compare(source: str) -> None:
+    """Prints where our pre-tokenizers and llama.cpp's expressions, applied by `regex`, cut texts apart."""
+    for kind in LLAMA_CPP:
+        theirs, texts = in_llama_cpp(source, kind), [*mixed_texts(), *random_texts(4000)]
+        backend = Tokenizer(models.BPE())
+        install(find(kind), backend)
+        ours = [[end - at for _, (at, end) in backend.pre_tokenizer.pre_tokenize_str(text)] for text in texts]
+        apart = [text for text, cuts in zip(texts, ours, strict=True) if cut(theirs, text) != cuts]
+        print(f"{kind}: {len(apart)} of {len(texts)} texts elsewhere, as {apart[:3]}")
+
+
 def main() -> None:
+    if sys.argv[1].endswith(".cpp"):
+        return compare(Path(sys.argv[1]).read_text(encoding="utf-8"))
     published, texts = patterns(Path(sys.argv[1])), random_texts()
     found = {
         kind: [cut([published[name] for name in names], text) for text in [*mixed_texts(), *texts]]

@@ -6,7 +6,7 @@ Float32 on both sides, so a difference is a wrong term, not a rounding: the refe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,23 @@ FORMATS: dict[str, tuple[dict[str, Any], float, float]] = {
 }
 """Execution format of a bfloat16 checkpoint -> wishes; how far its weights may be from the file's, root of the mean
 square over their own; the same of the logits over their spread, against the oracle with the weights as packed."""
-ONE = list({v.family: name for name, v in list(VARIANTS.items())[::-1]}.values())
-"""One variant of each family."""
-FIRST = list({v.family: name for name, v in list(VARIANTS.items())[::-1] if v.gguf}.values())
-"""One variant of each family that has a GGUF route."""
+SHARES = {1.0: 0.85, 2.0: 0.85, 3.0: 0.7}
+"""A variant's `rounding` -> the least share of rows within the limit alone, which it does not widen. Measured at worst:
+0.895 (Gemma 3 as Q4_1, whose whole error is near the limit), 0.945, 0.745. An expert whose
+numbers are halved leaves no row within it."""
+
+
+def first_of_families(names: Iterable[str]) -> list[str]:
+    """The first variant of each family among `names`."""
+    found: dict[str, str] = {}
+    for name in names:
+        found.setdefault(VARIANTS[name].family, name)
+    return [*found.values()]
+
+
+GGUF = [name for name, variant in VARIANTS.items() if variant.gguf]
+SERVED = [(form, "bf16") for form in FORMATS] + [("int8", "int8")]
+"""Format and cache; the cache's kernels do not know the weights'."""
 
 
 def compare(loaded: Loaded, name: str, model: Any) -> dict[str, float]:
@@ -58,13 +71,16 @@ def cell(name: str, source: str, form: str, errors: dict[str, float]) -> dict[st
 
 
 def served_errors(loaded: Loaded, name: str, model: Any, worst: float) -> dict[str, float]:
-    """Over one prompt, for formats that round: asserted is the root of the mean square over the logits' spread."""
+    """Over one prompt, for formats that round: asserted is the root of the mean square over the logits' spread, of all
+    rows with the variant's `rounding`, of a share of them without."""
     variant = VARIANTS[name]
     ids = prompt(200 if 200 in variant.lengths else variant.lengths[-1], seed=200)
     want = oracle_logits(model, ids)
     off = loaded.chunked(ids, len(ids)) - want
     spread = float(want.std())
-    assert np.sqrt((off**2).mean()) <= worst * variant.rounding * spread
+    rows = (off**2).mean(axis=1)
+    assert np.sqrt(rows.mean()) <= worst * variant.rounding * spread
+    assert (np.sqrt(rows) <= worst * spread).mean() >= SHARES[variant.rounding]
     return {"absolute": float(np.abs(off).max()), "relative": float(np.abs(off).max()) / spread}
 
 
@@ -79,7 +95,7 @@ def test_float32(made: Made, figures: Figures, name: str, backend: str) -> None:
         figures.append(cell(name, "directory", "float32", errors))
 
 
-@pytest.mark.parametrize("name", [name for name, variant in VARIANTS.items() if variant.gguf])
+@pytest.mark.parametrize("name", GGUF)
 def test_gguf(made: Made, figures: Figures, tmp_path: Path, name: str) -> None:
     """The same model with llama.cpp's names and conventions: the same logits."""
     variant = VARIANTS[name]
@@ -112,9 +128,8 @@ def test_bits_do_not_depend_on_the_schedule(made: Made, name: str) -> None:
     loaded.close()
 
 
-@pytest.mark.parametrize("kv_dtype", ["bf16", "int8"])
-@pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("name", ONE)
+@pytest.mark.parametrize(("form", "kv_dtype"), SERVED)
+@pytest.mark.parametrize("name", first_of_families(VARIANTS))
 def test_bits_as_served(made: Made, name: str, form: str, kv_dtype: str) -> None:
     """The same for every family as it is served: rounded activations, packed weights, either cache."""
     _, directory = made(name, "bfloat16")
@@ -141,7 +156,7 @@ def test_formats_of_fewer_bits(made: Made, figures: Figures, tmp_path: Path, nam
 
 
 @pytest.mark.parametrize("form", ["q8_0", "q4_1"])
-@pytest.mark.parametrize("name", FIRST)
+@pytest.mark.parametrize("name", first_of_families(GGUF))
 def test_quantised_gguf(made: Made, figures: Figures, tmp_path: Path, name: str, form: str) -> None:
     """Quantised linears in the file. In float32 arithmetic they are the numbers that the `gguf` package reads (and the
     oracle computes with); as served, activations are rounded too."""

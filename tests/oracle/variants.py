@@ -46,7 +46,8 @@ class Variant:
     relative: float = 5e-5
     """The same over the logits' standard deviation: the tighter of the two for families with small logits."""
     rounding: float = 1.0
-    """Times the error allowed where numbers are rounded: 2 or 3 where a rounding may send a token to another expert."""
+    """Times the error allowed where numbers are rounded: 2 or 3 where a rounding may send a token to another expert.
+    A share of the rows is held to the plain limit all the same (SHARES of test_logits.py)."""
 
 
 def rope(kind: str = "default", **more: Any) -> dict[str, Any]:

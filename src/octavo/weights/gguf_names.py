@@ -80,7 +80,7 @@ def _config(meta: Metadata, arch: Architecture) -> dict[str, Any]:
     if rotary != head_dim:
         config["partial_rotary_factor"] = rotary / head_dim
     config |= arch.config(meta)
-    refuse_unread(meta)
+    refuse_unread(meta, config)
     return config
 
 

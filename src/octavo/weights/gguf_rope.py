@@ -18,8 +18,8 @@ def rope_scaling(meta: Metadata, rotary: int) -> dict[str, Any] | None:
     original = meta.get(".rope.scaling.original_context_length", int)
     if original is not None:
         scaling["original_max_position_embeddings"] = original
-    attention = meta.get(".rope.scaling.attn_factor", float)
     if "rope_factors_long.weight" in tensors:
+        attention = meta.get(".rope.scaling.attn_factor", float)
         if attention is not None:
             scaling["attention_factor"] = attention
         return scaling | {
@@ -38,14 +38,27 @@ def rope_scaling(meta: Metadata, rotary: int) -> dict[str, Any] | None:
     if kind == "yarn":
         for key in ("beta_fast", "beta_slow"):
             scaling[key] = meta.get(f".rope.scaling.yarn_{key}", float)
-        whole = meta.get(".rope.scaling.yarn_attn_factor", float, 1.0)
-        if attention is not None:  # llama.cpp multiplies it by what the factor asks for
-            scaling["attention_factor"] = attention * (1 + 0.1 * math.log(factor))
-        elif (
-            whole != 1.0
-        ):  # the converter writes Hugging Face's, all of it; others write 1 for what the factor asks for
-            scaling["attention_factor"] = whole
+        attention = _yarn_attention(meta, factor)
+        if attention is not None:
+            scaling["attention_factor"] = attention
     return scaling
+
+
+def _yarn_attention(meta: Metadata, factor: float) -> float | None:
+    """What attention is scaled by; None for what `factor` asks for.
+
+    Two keys say it: `attn_factor` times what the factor asks for, as llama.cpp reads it, and all of it in
+    `yarn_attn_factor`, as its converter writes Hugging Face's (others write 1 there for what the factor asks for).
+    llama.cpp reads the second for Grok alone; a file whose two keys disagree is refused."""
+    times: float | None = meta.get(".rope.scaling.attn_factor", float)
+    whole: float = meta.get(".rope.scaling.yarn_attn_factor", float, 1.0)
+    if times is None:
+        return None if whole == 1.0 else whole
+    product = times * (1 + 0.1 * math.log(factor))
+    if whole != 1.0 and not math.isclose(whole, product, rel_tol=1e-5):
+        allowed = f"1.0 or {product:.6g}, which follows from {meta.arch}.rope.scaling.attn_factor = {times:.6g}"
+        meta.fail(".rope.scaling.yarn_attn_factor", whole, allowed)
+    return product
 
 
 def _divisors(factors: tuple[float, ...]) -> dict[str, Any]:

@@ -135,6 +135,9 @@ def test_rope_keys_of_gguf(tmp_path: Path) -> None:
     del whole["attn_factor"]
     made = _made(tmp_path, {f"llama.rope.scaling.{key}": value for key, value in whole.items()})
     assert open_checkpoint(made).config["rope_scaling"]["attention_factor"] == 0.75
+    for agreeing in (1.0, 0.5 * (1 + 0.1 * np.log(4))):
+        both = {f"llama.rope.scaling.{key}": value for key, value in {**yarn, "yarn_attn_factor": agreeing}.items()}
+        assert open_checkpoint(_made(tmp_path, both)).config["rope_scaling"] == scaling
     partial = open_checkpoint(_made(tmp_path, {"llama.rope.dimension_count": 12})).config
     assert partial["partial_rotary_factor"] == 0.75 and partial["rope_scaling"] is None
     short = ("rope_factors_short.weight", (8,), 0, struct.pack("<8f", *range(1, 9)))
@@ -202,6 +205,24 @@ def test_windows_of_gguf(tmp_path: Path, metadata: dict[str, Any], window: int |
     assert windows - {None} == ({window} if window and window < 512 else set())
 
 
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        _as("phi3", rope__freq_base=5e4, rope__freq_base_swa=5e4),
+        _as("qwen2", rope__freq_base_swa=5e3),
+        _as("llama", attention__scale=0.25),
+        _as("llama", attention__key_length=12, attention__value_length=12, attention__scale=12**-0.5),
+        _as("gemma2", attention__scale=0.25),
+        _as("llama", rope__scaling__yarn_ext_factor=0.0, rope__scaling__attn_factor=1.0),
+        _as("llama", rope__scaling__type="yarn", rope__scaling__factor=4.0, rope__scaling__yarn_ext_factor=1.0),
+        _as("llama", logit_scale=1.0, attention__causal=True, use_parallel_residual=False),
+    ],
+)
+def test_a_default_spelt_out_changes_nothing(tmp_path: Path, metadata: dict[str, Any]) -> None:
+    made = _made(tmp_path, metadata, tensors=[])
+    assert open_checkpoint(made).config["model_type"] == metadata["general.architecture"]
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a window, but for which layers": (
         _as("qwen2", attention__sliding_window=16),
@@ -217,10 +238,35 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "windows by a word": (_as("llama", attention__sliding_window_pattern="even"), "sliding_window_pattern: got even"),
     "a window below nothing": (_as("llama", attention__sliding_window=-1), "sliding_window: got -1"),
-    "another theta for windows": (_as("phi3", rope__freq_base_swa=1e4), r"freq_base_swa: got 10000\.0, allowed: none"),
+    "another theta for windows": (
+        _as("phi3", rope__freq_base_swa=1e4),
+        r"freq_base_swa: got 10000\.0, allowed: none or 5000\.0 \(this architecture is built without it\)",
+    ),
     "a scale nobody reads": (
         _as("llama", attention__scale=0.5),
-        r"llama.attention.scale: got 0.5, allowed: none or 0.0 \(this architecture is built without it\)",
+        r"llama.attention.scale: got 0.5, allowed: none or 0.0 or 0.25 \(this architecture is built without it\)",
+    ),
+    "a share of a head that is not the family's": (
+        _as("gemma2", block_count=46, embedding_length=32, attention__scale=0.25),
+        r"gemma2.attention.scale: got 0.25, allowed: none or 0.0 or 0.3535",
+    ),
+    "yarn without its blend": (
+        _as("llama", rope__scaling__type="yarn", rope__scaling__factor=4.0, rope__scaling__yarn_ext_factor=0.0),
+        r"yarn_ext_factor: got 0.0, allowed: none or -1.0 or 1.0 \(",
+    ),
+    "attention scaled, but not by yarn": (
+        _as("llama", rope__scaling__type="linear", rope__scaling__factor=4.0, rope__scaling__attn_factor=0.5),
+        r"llama.rope.scaling.attn_factor: got 0.5, allowed: none or 1.0 \(",
+    ),
+    "attention scaled in two ways": (
+        _as(
+            "llama",
+            rope__scaling__type="yarn",
+            rope__scaling__factor=4.0,
+            rope__scaling__attn_factor=0.5,
+            rope__scaling__yarn_attn_factor=0.75,
+        ),
+        "yarn_attn_factor: got 0.75, allowed: 1.0 or 0.569315, which follows from llama.rope.scaling.attn_factor = 0.5",
     ),
     "architecture": ({"general.architecture": "llama4x"}, r"'llama4x', allowed: .*llama, .*; did you mean llama\?"),
     "experts": ({"general.architecture": "qwen2", "qwen2.expert_count": 8}, "'qwen2' with experts"),

@@ -39,9 +39,11 @@ def test_what_the_packages_packed(tmp_path: Path, kind: str) -> None:
     want = (drawn["codes"] - drawn["zeros"][:, of]) * drawn["scales"][:, of]
     tensor = open_checkpoint(made.directory).tensors[f"{MODULE}.weight"]
     got = numbers(tensor)
-    if tensor.source == "q8_0":  # scattered groups are coded anew: half a step of the block's largest number
+    if (
+        tensor.source == "q8_0"
+    ):  # scattered groups are coded anew: half a step, and 127 times what a scale is off in float16
         largest = np.abs(want.reshape(-1, 32)).max(axis=1)
-        assert (np.abs(got - want).reshape(-1, 32).max(axis=1) <= largest / 254 * 1.13).all()
+        assert (np.abs(got - want).reshape(-1, 32).max(axis=1) <= largest * (1 / 254 + 2.0**-11)).all()
     elif tensor.source == "bf16":
         np.testing.assert_array_equal(got, want.astype(CODES["BF16"]).astype(np.float32))
     else:
