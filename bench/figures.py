@@ -28,6 +28,8 @@ FLOORS = {
     "W3": ("prefill_tok_s", 1500.0, "prefill tok/s"),
 }
 W4_WARM = 1.7
+EVENTS, ONE_EVENT = "events a token on W2", 0.99
+"""A client that reads at once gets each token by itself."""
 RECORDED = {"W1": 175.0, "W2": 153.0, "W3": 377.0}
 """llama-server on the same file, recorded in November 2026 on two cores of this kind."""
 LOADS = ("W1", "W2", "W3", "W4")
@@ -87,6 +89,7 @@ def loads(c: Context) -> Iterator[Row]:
     if importlib.util.find_spec("aiohttp") is None or importlib.util.find_spec("numpy") is None:
         for name, (_, floor, unit) in FLOORS.items():
             yield not_run(SPEED, name, f">= {floor:g} {unit}", "needs aiohttp and numpy")
+        yield not_run("8 Server and CLI", EVENTS, f">= {ONE_EVENT:g} events", "needs aiohttp and numpy")
         return
     from bench.load import measure, median
 
@@ -109,10 +112,22 @@ def loads(c: Context) -> Iterator[Row]:
             theirs.append(_rival(c, rep))
     yield from _bandwidth(c, "after")
     mid, other = median(ours), median([t for t in theirs if t]) if any(theirs) else {}
+    yield from _judged(mid, ours)
+    yield from _beside(c, mid, other)
+    yield below(SPEED, "KV waste on W1, mean over time", statistics.median(waste), 4.0, "%")
+    yield shown(SPEED, "prefix hit rate on W4 (cold and warm together)", f"{statistics.median(hits):.1%}")
+    yield shown(SPEED, "memory after W1 to W4 (PSS)", f"{statistics.median(memory):.0f} MiB")
+    yield shown(SPEED, "CPU taken by other processes meanwhile", f"{statistics.median(foreign):.1%}")
+
+
+def _judged(mid: dict[str, dict[str, float]], ours: list[dict[str, dict[str, float]]]) -> Iterator[Row]:
+    """The medians against the floors, with the spread over the repetitions."""
     for name, (key, floor, unit) in FLOORS.items():
         void = "void: answered from the prefix cache" if mid[name].get("void") else ""
         spread = f"{min(r[name][key] for r in ours):.4g} to {max(r[name][key] for r in ours):.4g}"
         yield at_least(SPEED, name, 0.0 if void else mid[name][key], floor, unit, note=void or spread)
+    events = mid["W2"]["events_per_token"]
+    yield at_least("8 Server and CLI", EVENTS, events, ONE_EVENT, "events")
     for name in ("W4", "W4warm"):
         seconds = mid[name]["seconds"]
         if name == "W4warm":
@@ -123,11 +138,6 @@ def loads(c: Context) -> Iterator[Row]:
         figures = mid[name]
         text = f"{figures['itl_p50_ms']:.3g} / {figures['itl_p99_ms']:.3g} ms"
         yield shown(SPEED, f"{name} ITL p50 / p99", text, note=f"TTFT p50 {1e3 * figures['ttft_p50_s']:.0f} ms")
-    yield from _beside(c, mid, other)
-    yield below(SPEED, "KV waste on W1, mean over time", statistics.median(waste), 4.0, "%")
-    yield shown(SPEED, "prefix hit rate on W4 (cold and warm together)", f"{statistics.median(hits):.1%}")
-    yield shown(SPEED, "memory after W1 to W4 (PSS)", f"{statistics.median(memory):.0f} MiB")
-    yield shown(SPEED, "CPU taken by other processes meanwhile", f"{statistics.median(foreign):.1%}")
 
 
 def _bandwidth(c: Context, when: str) -> Iterator[Row]:
@@ -178,14 +188,14 @@ BESIDE = {name: (name, key, unit, "") for name, (key, _, unit) in FLOORS.items()
 def _beside(c: Context, mid: dict[str, dict[str, float]], other: dict[str, dict[str, float]]) -> Iterator[Row]:
     for name, (title, key, unit, remark) in BESIDE.items():
         title = f"{title} beside llama-server, same file, same hour"
+        recorded = f"recorded: {RECORDED[name]:g}" if name in RECORDED else ""
         if name not in other:
             why = "give --rival PATH of llama-server" if not c.rival else "the rival failed"
-            recorded = f"; recorded: {RECORDED[name]:g}" if name in RECORDED else ""
-            yield not_run(SPEED, title, "reported", why + recorded)
+            yield not_run(SPEED, title, "reported", "; ".join(filter(None, (why, recorded))))
             continue
         ours, theirs = mid[name][key], other[name][key]
         times = theirs / ours if unit == "s" else ours / theirs
-        note = "; ".join(filter(None, (unit, f"{times:.2f} x as fast", remark)))
+        note = "; ".join(filter(None, (unit, f"{times:.2f} x as fast", remark, recorded)))
         yield shown(SPEED, title, f"{ours:.4g} : {theirs:.4g}", note=note)
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 
 from octavo import LLM, AsyncLLM, EngineArgs
+from octavo.executor import Executor
+from octavo.types import StepPlan, StepResult
 
 
 def fake_args(**fields: Any) -> EngineArgs:
@@ -59,6 +62,40 @@ async def empty(llm: AsyncLLM, *, within: float = 2.0) -> None:
             return
         assert time.monotonic() < deadline, stats
         await asyncio.sleep(0.01)
+
+
+class Watched:
+    """Between the loop and an executor: counts what is in flight, and sees that nothing runs on a step that failed."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.facts = executor.facts
+        self.most = 0
+        """Most plans submitted and not collected."""
+        self.chained = 0
+        """Plans with a sequence that a plan in flight had too."""
+        self._executor = executor
+        self._slots: deque[set[int]] = deque()
+        self._void = 0
+
+    def submit(self, plan: StepPlan) -> None:
+        slots = {row.slot for row in plan.seqs}
+        self.chained += any(slots & others for others in self._slots)
+        self._slots.append(slots)
+        self.most = max(self.most, len(self._slots))
+        self._executor.submit(plan)
+
+    def collect(self) -> StepResult:
+        self._slots.popleft()
+        result = self._executor.collect()
+        if self._void:
+            assert result.error is not None, "it ran, though a step before it had failed"
+            self._void -= 1
+        elif result.error is not None:
+            self._void = len(self._slots)
+        return result
+
+    def close(self) -> None:
+        self._executor.close()
 
 
 def gone(pid: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 import threading
 import time
@@ -14,7 +15,10 @@ import pytest
 import uvloop
 
 from octavo import LLM, AsyncLLM, SamplingParams
+from octavo.engine.messages import EngineStats
 from octavo.errors import EngineDead, InvalidRequest, PromptTooLong, QueueFull
+from octavo.llm import reporter
+from octavo.llm.reporter import Reporter
 from octavo.types import FinishReason, RequestOutput
 from tests.engine.conftest import empty, fake_args, with_async
 
@@ -336,8 +340,6 @@ def test_render_chat() -> None:
 
 
 def test_reporter_speaks_only_while_busy() -> None:
-    from octavo.llm.reporter import Reporter
-
     async def test(llm: AsyncLLM) -> None:
         reporter = Reporter(llm.metrics, llm.stats)
         assert reporter.line(10.0) is None
@@ -348,3 +350,56 @@ def test_reporter_speaks_only_while_busy() -> None:
         assert reporter.line(10.0) is None
 
     with_async(test)
+
+
+class LogLines(logging.Handler):
+    """What the reporter logs, each line with the engine's numbers at that moment."""
+
+    def __init__(self, llm: AsyncLLM) -> None:
+        super().__init__()
+        self.llm = llm
+        self.seen: list[tuple[str, EngineStats, float, float]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        metrics = self.llm.metrics
+        counts = metrics.prompt_tokens.value, metrics.generation_tokens.value
+        self.seen.append((record.getMessage(), self.llm.stats(), *counts))
+
+
+def test_a_log_line_while_busy(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Every 10 s, here every quarter: streams, queue, tokens a second in and out, KV use, hit rate."""
+    assert reporter.INTERVAL == 10.0
+    monkeypatch.setattr(reporter, "INTERVAL", 0.25)
+    log = logging.getLogger("octavo.llm.reporter")
+    caplog.set_level(logging.INFO, log.name)
+
+    async def test(llm: AsyncLLM) -> None:
+        before, came, went = llm.stats(), 0.0, 0.0
+        log.addHandler(lines := LogLines(llm))
+        try:
+            await last(llm, list(range(100)), SHORT)
+            busy = [asyncio.create_task(last(llm, list(range(100)), endless())) for _ in range(3)]
+            until = time.monotonic() + 10
+            while not (lines.seen and lines.seen[-1][0].startswith("2 running, 1 waiting; 0.0 tok/s in, ")):
+                assert time.monotonic() < until and not any(task.done() for task in busy)
+                await asyncio.sleep(0.01)
+        finally:
+            log.removeHandler(lines)
+        for task in busy:
+            task.cancel()
+        await asyncio.gather(*busy, return_exceptions=True)
+        for line, now, prompts, answers in lines.seen:
+            queries, hits = now.prefix_queries - before.prefix_queries, now.prefix_hits - before.prefix_hits
+            assert line == (
+                f"{now.running} running, {now.waiting} waiting; "
+                f"{(prompts - came) / 0.25:,.1f} tok/s in, {(answers - went) / 0.25:,.1f} out; "
+                f"KV {now.kv_usage:.0%} used, prefix hits {f'{hits / queries:.0%}' if queries else '-'}"
+            )
+            before, came, went = now, prompts, answers
+        text = [line for line, *_ in lines.seen]
+        assert " 0.0 out" not in text[-1] and text[-1].endswith("prefix hits -")
+        assert "KV 0% used" not in text[-1]
+        assert any(line.endswith("%") and not line.endswith(" 0%") for line in text), "two of four were read before"
+        await empty(llm)
+
+    with_async(test, max_num_seqs=2, num_kv_blocks=600)

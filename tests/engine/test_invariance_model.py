@@ -20,6 +20,7 @@ from octavo.engine.core import EngineCore
 from octavo.executor.inline import InlineExecutor
 from octavo.sched.scheduler import Scheduler
 from octavo.types import Request, SamplingParams
+from tests.engine.conftest import Watched
 from tests.models_at_hand import smollm2
 
 pytestmark = pytest.mark.model
@@ -78,7 +79,8 @@ def run(executor: InlineExecutor, requests: list[Request], how: Schedule) -> dic
     if how.blocks is not None:
         facts = msgspec.structs.replace(facts, num_blocks=how.blocks)
     executor.runner.poison()
-    core = EngineCore(Scheduler(config, facts), executor, depth=how.depth)
+    watched = Watched(executor)
+    core = EngineCore(Scheduler(config, facts), watched, depth=how.depth)
     answers: dict[int, Answer] = {}
     for round_ in range(how.rounds):
         tokens: dict[int, list[int]] = {}
@@ -96,6 +98,7 @@ def run(executor: InlineExecutor, requests: list[Request], how: Schedule) -> dic
     stats = core.stats()
     assert all(getattr(stats, name) > 0 for name in how.happens), (how, stats)
     assert stats.blocks_used == 0
+    assert (watched.most, watched.chained > 0) == (how.depth, how.chain > 1)
     return answers
 
 
@@ -160,6 +163,9 @@ CASES = {
     "preempted": Schedule(blocks=50, budget=128, happens=("preemptions",)),
     "preempted and cached": Schedule(blocks=59, budget=128, prefix=True, happens=("preemptions", "prefix_hits")),
     "two steps in flight": Schedule(depth=2, chain=1, seqs=16),
+    "two steps of a sequence in flight": Schedule(
+        depth=2, chain=2, blocks=59, budget=128, prefix=True, happens=("preemptions", "prefix_hits")
+    ),
 }
 
 

@@ -20,6 +20,7 @@ from octavo.executor.inline import InlineExecutor
 from octavo.sched.scheduler import Scheduler
 from octavo.sched.stats import SchedulerStats
 from octavo.types import Request, SamplingParams
+from tests.engine.conftest import Watched
 from tests.tiny import read_tensors, write_safetensors, write_tiny
 
 pytest.importorskip("octavo._native", reason="the native module is not built")
@@ -29,6 +30,8 @@ BAD = 319
 SHARED = [int(i) for i in np.random.default_rng(9).integers(0, 250, 32)]
 """Two blocks that everybody's prompt begins with, so that the guilty one's blocks are hit too."""
 ANSWER = 14
+IN_FLIGHT = [(1, 1), (2, 1), (2, 2)]
+"""Steps in flight, and how many of them may be of one sequence."""
 
 Answers = dict[int, list[int]]
 Errors = dict[int, str]
@@ -68,7 +71,9 @@ def make_executor(directory: Path) -> InlineExecutor:
     return InlineExecutor(args)
 
 
-def run(executor: InlineExecutor, given: list[Request], *, depth: int = 1) -> tuple[Answers, Errors, SchedulerStats]:
+def run(
+    executor: InlineExecutor, given: list[Request], *, depth: int = 1, chain: int = 1
+) -> tuple[Answers, Errors, SchedulerStats]:
     """Token ids of those that ended well, the errors of the others, and the scheduler's numbers at the end."""
     config = SchedulerConfig(
         max_num_seqs=8,
@@ -76,12 +81,13 @@ def run(executor: InlineExecutor, given: list[Request], *, depth: int = 1) -> tu
         long_prefill_token_threshold=0,
         enable_prefix_caching=True,
         policy="fcfs",
-        chain=1,
+        chain=chain,
         hash_key=b"k" * 32,
         max_model_len=executor.facts.model_len,
     )
     executor.runner.poison()
-    core = EngineCore(Scheduler(config, executor.facts), executor, depth=depth)
+    watched = Watched(executor)
+    core = EngineCore(Scheduler(config, executor.facts), watched, depth=depth)
     answers: Answers = {}
     errors: Errors = {}
     for r in given:
@@ -91,6 +97,7 @@ def run(executor: InlineExecutor, given: list[Request], *, depth: int = 1) -> tu
             if out.error is not None:
                 errors[out.seq_id] = out.error
             answers.setdefault(out.seq_id, []).extend(out.new_ids)
+    assert (watched.most, watched.chained > 0) == (depth, chain > 1)
     for i in errors:
         del answers[i]
     return answers, errors, core.stats()
@@ -144,7 +151,7 @@ def failing(
     return raised
 
 
-@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize(("depth", "chain"), IN_FLIGHT)
 @pytest.mark.parametrize("position", [0, 55])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_the_guilty_request_fails_alone(
@@ -154,10 +161,11 @@ def test_the_guilty_request_fails_alone(
     when: str,
     position: int,
     depth: int,
+    chain: int,
 ) -> None:
     """In its prompt, and in the midst of its answer, when its blocks were published long ago."""
     raised = failing(monkeypatch, executor, when=when, position=position)
-    answers, errors, stats = run(executor, requests(), depth=depth)
+    answers, errors, stats = run(executor, requests(), depth=depth, chain=chain)
     assert errors.keys() == {GUILTY} and "a kernel broke" in errors[GUILTY]
     assert answers == others(undisturbed)
     assert stats.blocks_used == 0 and stats.running == stats.waiting == 0
@@ -168,17 +176,20 @@ def test_the_guilty_request_fails_alone(
     assert not errors and again == undisturbed, "the worker is as good as new"
 
 
+@pytest.mark.parametrize(("depth", "chain"), IN_FLIGHT)
 def test_an_error_that_passes_costs_nobody_a_request(
-    monkeypatch: pytest.MonkeyPatch, executor: InlineExecutor, undisturbed: Answers
+    monkeypatch: pytest.MonkeyPatch, executor: InlineExecutor, undisturbed: Answers, depth: int, chain: int
 ) -> None:
     raised = failing(monkeypatch, executor, when="after", position=40, times=1)
-    answers, errors, stats = run(executor, requests())
-    assert raised and stats.failed_steps == 1
+    answers, errors, stats = run(executor, requests(), depth=depth, chain=chain)
+    assert len(raised) == stats.failed_steps == 1
     assert not errors and answers == undisturbed and stats.blocks_used == 0
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-def test_logits_that_are_no_numbers_fail_one_request(tmp_path: Path, undisturbed: Answers, depth: int) -> None:
+@pytest.mark.parametrize(("depth", "chain"), IN_FLIGHT)
+def test_logits_that_are_no_numbers_fail_one_request(
+    tmp_path: Path, undisturbed: Answers, depth: int, chain: int
+) -> None:
     """A token's embedding is NaN: so is all that the request with it in its prompt computes, and nothing else."""
     directory = write_tiny(tmp_path / "nan", "llama")
     tensors = read_tensors(directory)
@@ -187,7 +198,7 @@ def test_logits_that_are_no_numbers_fail_one_request(tmp_path: Path, undisturbed
     prompt = [*SHARED, 5, BAD, 7, *range(20)]
     poisoned = make_executor(directory)
     try:
-        answers, errors, stats = run(poisoned, requests(guilty_prompt=prompt), depth=depth)
+        answers, errors, stats = run(poisoned, requests(guilty_prompt=prompt), depth=depth, chain=chain)
         assert errors.keys() == {GUILTY} and "not finite" in errors[GUILTY]
         assert answers == others(undisturbed)
         assert stats.blocks_used == 0 and stats.failed_steps == 0

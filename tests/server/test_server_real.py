@@ -129,6 +129,20 @@ def test_one_request(server: Running, llm: LLM, name: str, stream: bool) -> None
     assert not stream or len(heard.events) > 5, "it came in pieces"
 
 
+@pytest.mark.parametrize("scores", [None, 2], ids=["text", "scores"])
+def test_one_event_a_token(server: Running, scores: int | None) -> None:
+    """For a client that reads at once. Where others take its core it reads late, so one stream of several must do."""
+    body = {"prompt": PROMPTS["code_chat"]["prompt_ids"], "max_tokens": 40, "temperature": 0, "ignore_eos": True}
+    body |= {"stream": True, "stream_options": {"include_usage": True}, "logprobs": scores}
+    found: list[tuple[int, int]] = []
+    while (40, 40) not in found and len(found) < 6:
+        with post(server, "/v1/completions", body) as response:
+            *events, usage = [json.loads(line[6:]) for line in response if line.startswith(b"data: {")]
+        assert all(len(e["choices"]) == 1 for e in events) and not usage["choices"]
+        found.append((len(events), usage["usage"]["completion_tokens"]))
+    assert found[-1] == (40, 40), "events, tokens of each stream"
+
+
 def test_two_at_once(server: Running, llm: LLM) -> None:
     prompts = [PROMPTS[name]["prompt_ids"] for name in ("code_chat", "json_out")]
     truths = [in_process(llm, prompt, tokens=80) for prompt in prompts]

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+from html.parser import HTMLParser
+from typing import Any
 
+import msgspec
 import pytest
 
 import octavo
@@ -58,14 +63,109 @@ def test_metrics_has_the_names() -> None:
     assert "vllm:num_requests_waiting{" in call(app, "GET", "/metrics").body.decode()
 
 
+class Page(HTMLParser):
+    """The page as a browser without scripts shows it: rows of tables, text by element id, the script."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.by_id: dict[str, str] = {}
+        self.script = ""
+        self._open: list[tuple[str, str | None]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        name = dict(attrs).get("id")
+        if name:
+            self.by_id[name] = ""
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+        self._open.append((tag, name))
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._open and self._open.pop()[0] != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        tags = {tag for tag, _ in self._open}
+        if tags & {"td", "th"}:
+            self.rows[-1][-1] += data
+        if "script" in tags:
+            self.script += data
+        for _, name in self._open:
+            if name:
+                self.by_id[name] += data
+
+
+def page(llm: FakeAsyncLLM, config: ServerConfig = CONFIG, **options: Any) -> Page:
+    return Page(call(build_app(llm, config), "GET", "/", **options).body.decode())
+
+
 def test_page_is_self_contained_and_escaped() -> None:
     app = build_app(FakeAsyncLLM(model_names=('<b>&"x',)), CONFIG)
     reply = call(app, "GET", "/")
     text = reply.body.decode()
     assert reply.headers["content-type"].startswith("text/html")
     assert "&lt;b&gt;&amp;&quot;x" in text and "<b>&" not in text
+    text = re.sub(r'<pre id="curl".*?</pre>', "", text, flags=re.DOTALL)  # its address is shown, not loaded
     assert "{{" not in text and "//" not in text.replace("://", "").split("<script>")[0]
     assert "http://" not in text and "https://" not in text and " src=" not in text
+
+
+def test_page_has_every_endpoint() -> None:
+    told = {
+        (method, path)
+        for method, _, paths in (row[0].partition(" ") for row in page(FakeAsyncLLM()).rows)
+        if method in ("GET", "POST")
+        for path in paths.split(", ")
+    }
+    assert told == {(method, path) for path, methods in ROUTES.items() for method in methods if path != "/"}
+
+
+def test_page_has_model_and_limits() -> None:
+    llm = FakeAsyncLLM(model_names=("m", "other"), max_model_len=2048)
+    llm.facts = msgspec.structs.replace(llm.facts, threads=3, isa="avx2")
+    limits = {row[0]: row[1] for row in page(llm).rows if not row[0].startswith(("GET ", "POST "))}
+    assert limits == {
+        "architecture": "fake",
+        "longest sequence": "2,048 tokens, prompt and answer",
+        "sequences in one step": str(llm.config.max_num_seqs),
+        "KV blocks": "128 of 16 tokens",
+        "kernel threads": "3 (avx2)",
+        "chat template": "yes",
+    }
+    text = call(build_app(llm, CONFIG), "GET", "/").body.decode()
+    assert "<h1>m</h1>" in text and f"served by Octavo {octavo.__version__}<" in text
+    assert ["chat template", "no"] in page(FakeAsyncLLM(template=False)).rows
+
+
+@pytest.mark.parametrize("keys", [(), ("secret",)])
+def test_page_has_a_curl_line_that_works(keys: tuple[str, ...]) -> None:
+    """In the page itself, before any script ran."""
+    llm = FakeAsyncLLM(model_names=('it\'s <a> "name"',))
+    config = ServerConfig(port=8123, root_path="/api", api_key=keys)
+    headers = {"authorization": "Bearer secret"} if keys else {}
+    line = page(llm, config, headers=headers).by_id["curl"]
+    assert "secret" not in line
+    program, url, *words = shlex.split(line.replace("\\\n", "").replace("$KEY", "secret"))
+    assert (program, url) == ("curl", "http://127.0.0.1:8123/api/v1/chat/completions")
+    options = list(zip(words[::2], words[1::2], strict=True))
+    sent = {name.lower(): value for flag, text in options if flag == "-H" for name, _, value in [text.partition(": ")]}
+    assert sent == {"content-type": "application/json"} | headers
+    (data,) = [text for flag, text in options if flag == "-d"]
+    reply = call(build_app(llm, config), "POST", "/api/v1/chat/completions", json.loads(data), headers=sent)
+    assert reply.status == 200 and reply.json()["model"] == llm.model_names[0]
+
+
+def test_page_has_a_chat_box() -> None:
+    """Its parts, and a script that finds them and asks for a stream. (No browser runs it here.)"""
+    found = page(FakeAsyncLLM())
+    used = set(re.findall(r'at\("(\w+)"\)', found.script))
+    assert used == {"talk", "form", "say", "send", "clear", "speed", "curl"} and used <= found.by_id.keys()
+    assert 'fetch(base + "/v1/chat/completions"' in found.script and "stream: true" in found.script
+    assert 'addEventListener("submit"' in found.script
 
 
 def test_openapi_lists_every_route_and_field() -> None:

@@ -94,6 +94,12 @@ def test_promises_name_tests_that_are_there() -> None:
             assert not name or f"def {name}" in (ROOT / path).read_text(), test
 
 
+def test_every_mechanism_of_the_engine_has_a_row() -> None:
+    """Construction (A1 to A10), the step loop, scheduling, the forward pass, chunked prefill and prefix caching."""
+    rows = {promise.row for promise in promises.promises(ROOT / "bench" / "promises.toml")}
+    assert rows >= {*(f"A{i}" for i in range(1, 11)), "B", "C", "D", "E1", "E2", "G10"}
+
+
 def test_reports_are_matched_to_promises(tmp_path: Path) -> None:
     report = tmp_path / "r.xml"
     report.write_text(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import html
+import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,10 +95,31 @@ async def page(app: App, exchange: Exchange) -> None:
             "BLOCKS": f"{facts.num_blocks - 1:,} of {facts.block_size} tokens",
             "THREADS": f"{facts.threads} ({facts.isa})" if facts.isa else str(facts.threads),
             "CHAT": "yes" if llm.chat_template is not None else "no",
+            "CURL": _curl(app, exchange, llm.model_names[0]),
         }
     except Loading:
-        fill = dict.fromkeys(("MODEL", "ARCHITECTURE", "LENGTH", "STREAMS", "BLOCKS", "THREADS", "CHAT"), "loading …")
-    fill["VERSION"] = octavo.__version__
+        names = ("MODEL", "ARCHITECTURE", "LENGTH", "STREAMS", "BLOCKS", "THREADS", "CHAT", "CURL")
+        fill = dict.fromkeys(names, "loading …")
+    fill |= {"VERSION": octavo.__version__, "ORIGIN": _origin(app, exchange)}
     for name, value in fill.items():
         text = text.replace(f"{{{{{name}}}}}", html.escape(value, quote=True))
     await exchange.reply(200, text.encode(), _PAGE_HEADERS)
+
+
+def _origin(app: App, exchange: Exchange) -> str:
+    """Where this server listens, not what a Host header claims; the page's script puts in what the browser asked."""
+    host, port = exchange.scope.get("server") or (app.config.host, app.config.port)
+    if port is None:  # a unix socket
+        host = "localhost"
+    where = f"[{host}]" if ":" in host else host
+    scheme = exchange.scope.get("scheme", "http")
+    return f"{scheme}://{where}{'' if port is None else f':{port}'}{app.config.root_path}"
+
+
+def _curl(app: App, exchange: Exchange, model: str) -> str:
+    """A line for a shell that asks this server."""
+    body = {"model": model, "messages": [{"role": "user", "content": "Hello!"}]}
+    url = shlex.quote(f"{_origin(app, exchange)}/v1/chat/completions")
+    key = ' -H "Authorization: Bearer $KEY"' if app.keys else ""
+    data = shlex.quote(json.dumps(body, ensure_ascii=False))
+    return f"curl {url} -H 'Content-Type: application/json'{key} \\\n  -d {data}"

@@ -55,6 +55,7 @@ def test_the_rival_runs_w4_in_one_repetition(asked: list[tuple[int, tuple[str, .
     assert list(rows) == ["W1", "W2", "W3", "W4 cold", "W4 warm"]
     assert all(row.value == "100 : 200" for row in rows.values())
     assert "0.50 x" in rows["W1"].note and "repetition" not in rows["W1"].note
+    assert [name for name, row in rows.items() if "recorded:" in row.note] == ["W1", "W2", "W3"]
     assert "2.00 x" in rows["W4 cold"].note and "the rival's of one repetition" in rows["W4 cold"].note
 
 
@@ -73,3 +74,15 @@ def test_a_w4_that_fails_takes_nothing_along(
     assert [(row.status, row.note) for row in rows[3:]] == [("not run", "the rival failed")] * 2
     alone = list(figures._beside(context(None), found, {}))
     assert {row.status for row in alone} == {"not run"} and "recorded: 175" in alone[0].note
+
+
+@pytest.mark.parametrize(("events", "status"), [(0.995, "passed"), (0.985, "missed")])
+def test_tokens_that_come_together_are_a_miss(events: float, status: str) -> None:
+    latencies = dict.fromkeys(("itl_p50_ms", "itl_p99_ms", "ttft_p50_s"), 0.01)
+    run = {
+        name: dict.fromkeys(KEYS, 2000.0) | latencies | {"events_per_token": events if name == "W2" else 0.5}
+        for name in ("W1", "W2", "W3", "W4", "W4warm")
+    }
+    rows = {row.name: row for row in figures._judged(run, [run])}
+    assert rows["events a token on W2"].status == status
+    assert rows["W2"].status == "passed" and rows["W4 warm"].status == "missed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from octavo.config.args import EngineArgs
 from octavo.errors import ConfigError, DoesNotFit
 from octavo.facts import KVGroup, peak_blocks
 from octavo.runner.advice import SHORTEST, STEP, fit_memory
-from octavo.runner.loader import plan_model
+from octavo.runner.loader import load_runner, plan_model
 from octavo.runner.memory import HEADROOM, MIB, TYPICAL_LEN, Machine, MemoryPlan, Need, plan_memory
 from octavo.weights.checkpoint import open_checkpoint
 from tests.tiny import write_tiny
@@ -85,6 +86,38 @@ def test_a_pool_too_small_for_anybody_is_said_as_such() -> None:
         fit_memory(EngineArgs(model="m", num_kv_blocks=6), lambda args: need, machine)
     with pytest.raises(DoesNotFit, match=f"--kv-cache-memory-bytes: got {6 * MIB}, allowed: {7 * MIB} or more"):
         fit_memory(EngineArgs(model="m", kv_cache_memory_bytes=6 * MIB), lambda args: need, machine)
+
+
+TABLE = """\
+  total memory         1,300 MiB
+  used by others         650 MiB
+  weights                100 MiB
+  buffers                 50 MiB
+  KV cache                31 MiB
+  KV blocks               30 of 16 positions, 1,048,576 bytes each
+  longest request        480 positions"""
+MACHINE = Machine(total=1300 * MIB, available=650 * MIB)
+
+
+def test_the_table_names_every_item() -> None:
+    whole = plan_memory(EngineArgs(model="m", num_kv_blocks=31), NEED, MACHINE)
+    assert whole.table() == TABLE
+    short = plan_memory(EngineArgs(model="m", num_kv_blocks=31, max_model_len=200), NEED, MACHINE)
+    assert short.table() == TABLE.replace(" 480 positions", " 200 positions"), "what is served, not what would fit"
+
+
+def test_a_start_logs_the_table_and_a_refusal_ends_with_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write_tiny(tmp_path, "llama")
+    args = EngineArgs(model=str(path), executor="reference", num_kv_blocks=31)
+    plan = plan_model(args, open_checkpoint(path), machine=Machine.read()).memory
+    with caplog.at_level(logging.INFO, logger="octavo"):
+        load_runner(args).close()
+    (logged,) = [m for r in caplog.records if (m := r.getMessage()).startswith("memory plan:\n")]
+    free = re.compile(r"(used by others +)[\d,]+")  # it changes from moment to moment
+    assert free.sub(r"\1", logged.removeprefix("memory plan:\n")) == free.sub(r"\1", plan.table())
+    with pytest.raises(DoesNotFit) as caught:
+        plan_memory(EngineArgs(model="m", num_kv_blocks=310), NEED, MACHINE)
+    assert "KV cache               310 MiB" in str(caught.value)
 
 
 @dataclass(frozen=True)

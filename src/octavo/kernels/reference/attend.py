@@ -73,9 +73,10 @@ def _scales(heads: NDArray[np.void]) -> F32:
 
 
 def kv_write(cache: NDArray[Any], k: F32, v: F32, slots: NDArray[np.int64]) -> None:
-    """k, v [T, kv_heads, head_dim] into positions slots[t] = block * block_size + offset; negative ones are dropped.
+    """k, v f32 [T, kv_heads, head_dim] into slots i64 [T]: block * block_size + offset; negative ones dropped.
 
-    Rounded once to the cache's dtype.
+    Rounded once to the cache's dtype: f32, bf16, or `code_dtype` (int8). cache: as this module says. Source: Kwon et
+    al. 2023 (paged attention); docs/numerics.md, "Attention".
     """
     block_size = cache.shape[3]
     keep = slots >= 0
@@ -110,8 +111,9 @@ def attend(
     window: int | None = None,
     softcap: float = 0.0,
 ) -> F32:
-    """q [count, heads, head_dim] at positions start…start + count − 1 of one sequence -> f32 of the same shape.
+    """q f32 [count, heads, head_dim] at positions start…start + count − 1 of one sequence -> f32 of the same shape.
 
+    cache: f32, bf16 or `code_dtype` (int8), as this module says; table i32 [blocks]: the sequence's blocks in order.
     Query head h reads KV head h * kv_heads // heads. q and P are rounded to the cache's dtype; key j is visible to
     position p where p - window < j <= p (j <= p without a window), and has weight exactly 0 elsewhere.
     s = dot * (scale * log2 e), with a softcap tanh(dot * (scale / softcap)) * (softcap * log2 e); p = exp2(s − max s),

@@ -15,9 +15,10 @@ I32: TypeAlias = NDArray[np.int32]
 
 
 def route(logits: F32, k: int, *, norm: bool, factor: float) -> tuple[I32, F32]:
-    """logits [T, E] -> ids i32 [T, k], largest first, ties to the lower; weights f32 [T, k].
+    """logits f32 [T, E] -> ids i32 [T, k], largest first, ties to the lower; weights f32 [T, k].
 
-    weights = factor * exp(logit − largest) / sum; the sum runs over all E, or with `norm` over the k chosen.
+    weights = factor * exp(logit − largest) / sum; the sum runs over all E, or with `norm` over the k chosen. Source:
+    Shazeer et al. 2017; docs/numerics.md, "Experts".
     """
     ids = np.argsort(-logits, axis=1, kind="stable")[:, :k].astype(np.int32)
     e = np.exp(logits - np.take_along_axis(logits, ids[:, :1], axis=1))
@@ -27,7 +28,10 @@ def route(logits: F32, k: int, *, norm: bool, factor: float) -> tuple[I32, F32]:
 
 
 def expert_linear(x: F32, ids: I32, weight: F32) -> F32:
-    """x [T, K] or [T * k, K], ids [T, k], weight [E, N, K] -> [T * k, N]: row t * k + j by expert ids[t, j]."""
+    """x f32 [T, K] or [T * k, K], ids i32 [T, k], weight f32 [E, N, K] -> f32 [T * k, N]: row t * k + j by ids[t, j].
+
+    Source: Shazeer et al. 2017; docs/numerics.md, "Experts".
+    """
     flat = ids.reshape(-1)
     rows = x if len(x) == len(flat) else np.repeat(x, ids.shape[1], axis=0)
     out = np.empty((len(flat), weight.shape[1]), np.float32)
@@ -38,7 +42,10 @@ def expert_linear(x: F32, ids: I32, weight: F32) -> F32:
 
 
 def combine(x: F32, weights: F32) -> F32:
-    """x [T, k, n], weights [T, k] -> Σ_j weights[:, j] * x[:, j], j ascending: [T, n]."""
+    """x f32 [T, k, n], weights f32 [T, k] -> f32 [T, n]: Σ_j weights[:, j] * x[:, j], j ascending.
+
+    Source: Shazeer et al. 2017; docs/numerics.md, "Experts".
+    """
     out = weights[:, 0, None] * x[:, 0]
     for j in range(1, x.shape[1]):
         out = out + weights[:, j, None] * x[:, j]

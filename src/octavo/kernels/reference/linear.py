@@ -18,7 +18,10 @@ I8: TypeAlias = NDArray[np.int8]
 
 
 def dense(x: F32, weight: F32, bias: F32 | None = None) -> F32:
-    """x [M, K], weight [N, K], bias [N] -> x · weightᵀ + bias, f32 [M, N]."""
+    """x f32 [M, K], weight f32 [N, K], bias f32 [N] or None -> f32 [M, N]: x · weightᵀ + bias.
+
+    Source: docs/numerics.md, "Linear".
+    """
     y = x @ weight.T
     return y if bias is None else np.asarray(y + bias, np.float32)
 
@@ -32,12 +35,13 @@ def exact(x: F32, weight: F32, bias: F32 | None = None) -> F32:
 def grouped(
     x: tuple[I8, F32, F32], codes: NDArray[np.int32], scale: F32, *, minimum: F32 | None = None, bias: F32 | None = None
 ) -> F32:
-    """Formats of integers: x = (codes int8 [M, K], scale [M, G], xsum [M, G]); weight codes i32 [N, K], scale [N, G].
+    """Formats of integers: x = (codes int8 [M, K], scale f32 [M, G], xsum f32 [M, G]); weight codes i32 [N, K], scale
+    f32 [N, G]; minimum f32 [N, G], bias f32 [N] -> f32 [M, N]; G groups of 32 along K.
 
     Per group g ascending, i = Σ x·w exact in int32, acc += i * (scale_w * scale_x), then acc += min * xsum where the
-    format has a minimum [N, G]. int4's stored 0…15 arrives here as code − 8, int4m's as 0…15, an index of int4n, int4x
-    or int4e as what its table has there. The product and the sum are rounded apart here, once together (fma) in
-    kernels.
+    format has a minimum. int4's stored 0…15 arrives here as code − 8, int4m's as 0…15, an index of int4n, int4x or
+    int4e as what its table has there. The product and the sum are rounded apart here, once together (fma) in kernels.
+    Source: docs/numerics.md, "Linear".
     """
     x_codes, x_scale, x_sum = x
     a = in_groups(x_codes.astype(np.int32))

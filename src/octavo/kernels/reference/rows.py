@@ -18,21 +18,28 @@ GROUP = 32
 
 
 def embed(weight: F32, tokens: I32) -> F32:
-    """weight [vocab, width], tokens [T] -> [T, width]: row tokens[t]. Source: docs/numerics.md, "Linear"."""
+    """weight f32 [vocab, width], tokens i32 [T] -> f32 [T, width]: row tokens[t].
+
+    Source: docs/numerics.md, "Linear".
+    """
     return np.asarray(weight[tokens], np.float32)
 
 
 def rms_norm(x: F32, weight: F32, eps: float) -> F32:
-    """x [..., n], weight [n] -> (x * r) * weight with r = 1 / sqrt(mean(x²) + eps). Source: Zhang and Sennrich 2019."""
+    """x f32 [..., n], weight f32 [n] -> f32 [..., n]: (x * r) * weight with r = 1 / sqrt(mean(x²) + eps).
+
+    Source: Zhang and Sennrich 2019.
+    """
     mean = np.mean(x * x, axis=-1, keepdims=True, dtype=np.float32)
     r = np.float32(1) / np.sqrt(mean + np.float32(eps))
     return np.asarray((x * r) * weight, np.float32)
 
 
 def rope(x: F32, cos: F32, sin: F32) -> F32:
-    """x [T, heads, d]; cos, sin [T, rotary / 2] -> the first `rotary` of each head turned, the rest kept.
+    """x f32 [T, heads, d]; cos, sin f32 [T, rotary / 2] -> f32 [T, heads, d].
 
-    Pairs (i, i + rotary / 2): y0 = x0 c − x1 s, y1 = x0 s + x1 c. Source: Su et al. 2021, rotate-half layout.
+    The first `rotary` of each head turned, the rest kept. Pairs (i, i + rotary / 2): y0 = x0 c − x1 s,
+    y1 = x0 s + x1 c. Source: Su et al. 2021, rotate-half layout.
     """
     half = cos.shape[-1]
     c, s = cos[:, None, :], sin[:, None, :]
@@ -41,20 +48,26 @@ def rope(x: F32, cos: F32, sin: F32) -> F32:
 
 
 def scale(x: F32, factor: float, *, softcap: float = 0.0) -> F32:
-    """x * factor, then softcap * tanh(that / softcap) where softcap is above 0. Source: Gemma 2 report (2024), 2."""
+    """x f32 [...] -> f32 [...]: x * factor, then softcap * tanh(that / softcap) where softcap is above 0.
+
+    Source: Gemma Team 2024 (Gemma 2), section 2.
+    """
     y = x * np.float32(factor)
     return np.asarray(np.float32(softcap) * np.tanh(y / np.float32(softcap)) if softcap else y, np.float32)
 
 
 def gelu_mul(gate: F32, up: F32) -> F32:
-    """gate, up [..., n] -> gate Φ(gate) * up, Φ the normal distribution. Source: Hendrycks and Gimpel 2016."""
+    """gate, up f32 [..., n] -> f32 [..., n]: gate Φ(gate) * up, Φ the normal distribution.
+
+    Source: Hendrycks and Gimpel 2016.
+    """
     erf = np.vectorize(math.erf, otypes=[np.float64])
     phi = 0.5 * (1 + erf(gate.astype(np.float64) / math.sqrt(2)))
     return np.asarray(gate * phi.astype(np.float32) * up, np.float32)
 
 
 def gelu_tanh_mul(gate: F32, up: F32) -> F32:
-    """gate, up [..., n] -> gate / (1 + exp(−2u)) * up, u = √(2/π) (gate + 0.044715 gate³).
+    """gate, up f32 [..., n] -> f32 [..., n]: gate / (1 + exp(−2u)) * up, u = √(2/π) (gate + 0.044715 gate³).
 
     The same as gate * (1 + tanh(u)) / 2 * up. Source: Hendrycks and Gimpel 2016.
     """
@@ -64,7 +77,7 @@ def gelu_tanh_mul(gate: F32, up: F32) -> F32:
 
 
 def silu_mul(gate: F32, up: F32) -> F32:
-    """gate, up [..., n] -> gate / (1 + exp(−gate)) * up. Source: Shazeer 2020 (SwiGLU)."""
+    """gate, up f32 [..., n] -> f32 [..., n]: gate / (1 + exp(−gate)) * up. Source: Shazeer 2020 (SwiGLU)."""
     with np.errstate(over="ignore"):  # exp(−gate) = inf gives 0, which is the limit
         return np.asarray(gate / (np.float32(1) + np.exp(-gate)) * up, np.float32)
 
@@ -78,17 +91,20 @@ ACTIVATIONS: Mapping[str, Callable[[F32, F32], F32]] = {
 
 
 def add(a: F32, b: F32) -> F32:
-    """a + b, elementwise."""
+    """a, b f32 [T, n] -> f32 [T, n]: a + b, the residual connection. Source: He et al. 2016."""
     return a + b
 
 
 def gather(x: F32, rows: I32) -> F32:
-    """x [T, n], rows [R] -> x[rows]."""
+    """x f32 [T, n], rows i32 [R] -> f32 [R, n]: x[rows], the positions whose logits are wanted.
+
+    Source: docs/numerics.md, "Rows".
+    """
     return np.asarray(x[rows])
 
 
 def round_bf16(x: F32) -> F32:
-    """To bfloat16, nearest even, and back."""
+    """x f32 [...] -> f32 [...]: to bf16, nearest even, and back. Source: IEEE 754-2019, 4.3.1."""
     import ml_dtypes  # here: loading packs with native kernels and imports this file, and a start has no 20 ms to lose
 
     return x.astype(ml_dtypes.bfloat16).astype(np.float32)
