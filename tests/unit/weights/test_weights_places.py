@@ -194,6 +194,36 @@ def test_hugging_face_cache(home: Path) -> None:
     assert homes.snapshot_of(home) == before, "something was written"
 
 
+@pytest.mark.usefixtures("no_hub")
+@pytest.mark.parametrize("linked", [False, True], ids=["folder", "link"])
+def test_files_that_repositories_of_the_hugging_face_cache_share(
+    home: Path, linked: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    if linked:
+        (tmp_path / "disk").mkdir()
+        (home / ".cache").symlink_to(tmp_path / "disk")
+    snapshot = homes.put_hub(home, "org/m", DIRECTORY)
+    ggufs = homes.put_hub(home, "org/n-GGUF", {"n-Q8_0.gguf": OTHER, "n-Q5_K_M.gguf": DATA})
+    copies = homes.put_hub(home, "org/copy-GGUF", {"copy-Q5_K_M.gguf": DATA})
+    for each in (snapshot, ggufs, copies):
+        for file in homes.share_hub(each).values():
+            assert file.is_file() and not file.is_symlink(), "outside the repository's folder"
+    assert found("org/m") == snapshot and found("org/n-GGUF:q8_0") == ggufs / "n-Q8_0.gguf"
+    assert found("org/copy-GGUF").samefile(found("org/n-GGUF"))
+    assert [name for _, name in names()] == ["org/copy-GGUF:Q5_K_M", "org/m", "org/n-GGUF:Q5_K_M", "org/n-GGUF:Q8_0"]
+    assert caplog.text == ""
+
+
+def test_a_link_out_of_the_hugging_face_cache_is_skipped(
+    home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    snapshot = homes.put_hub(home, "org/n", {"n-Q8_0.gguf": DATA})
+    blob = (snapshot / "n-Q8_0.gguf").resolve()
+    blob.unlink()
+    blob.symlink_to(homes.write(tmp_path / "outside", DATA))
+    assert names() == [] and "leads out of" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("variable", "inside"), [("HF_HOME", "hub"), ("HF_HUB_CACHE", ""), ("HUGGINGFACE_HUB_CACHE", "")]
 )
