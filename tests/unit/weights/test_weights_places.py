@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -255,6 +256,23 @@ def test_what_is_not_whole_is_left_to_the_hub(home: Path, lacks: str, monkeypatc
         (snapshot / lacks).unlink()
     monkeypatch.setattr("octavo.weights.hub.fetch", lambda *a, **k: Path("fetched"))
     assert found("org/m") == Path("fetched")
+
+
+@pytest.mark.usefixtures("no_hub")
+@pytest.mark.parametrize("left", ["beside its content", "before main moved"])
+def test_a_part_that_a_killed_fetch_left_does_not_make_a_model_cut_short_for_ever(home: Path, left: str) -> None:
+    snapshot = homes.put_hub(home, "org/m", DIRECTORY)
+    folder = snapshot.parent.parent
+    if left == "beside its content":
+        blob = Path((snapshot / "config.json").readlink()).name
+        homes.write(folder / f"blobs/{blob}.incomplete", "half")
+        homes.write(folder / f"blobs/{blob}.01ab23cd.incomplete", "half")
+    else:
+        part = homes.write(folder / "blobs/abc.01ab23cd.incomplete", "half")
+        assert places()[1].entries()[0].whole is False
+        before = (folder / "refs/main").stat().st_mtime - 1
+        os.utime(part, (before, before))
+    assert found("org/m") == snapshot
 
 
 def test_split_files_are_one_model_and_all_there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

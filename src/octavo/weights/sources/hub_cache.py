@@ -65,10 +65,23 @@ class HubCache:
         found = gguf_entries(self.key, repo, files)
         directory = directory_entry(self.key, repo, snapshot, files)
         if directory is not None:
-            # A fetch that was cut short may lack any of the files, not only shards: the client must finish it.
-            whole = directory.whole and not any((folder / "blobs").glob("*.incomplete"))
+            # A fetch that was cut short may lack any of the files, not only shards: it must be finished.
+            whole = directory.whole and not is_cut_short(folder)
             found.insert(0, msgspec.structs.replace(directory, whole=whole))
         return found
+
+
+def is_cut_short(folder: Path) -> bool:
+    """Whether a fetch of what `main` is now left a part: one whose content is not there, and that was written since
+    `main` moved. Others are left over for ever: the client names its parts <etag>.<random>.incomplete, each fetch its
+    own."""
+    main, blobs = folder / "refs" / "main", folder / "blobs"
+    since = main.stat().st_mtime_ns if main.exists() else 0
+    for part in blobs.glob("*.incomplete"):
+        etags = {part.stem, part.stem.rpartition(".")[0] or part.stem}
+        if not any((blobs / etag).exists() for etag in etags) and part.stat().st_mtime_ns >= since:
+            return True
+    return False
 
 
 def newest_snapshot(folder: Path) -> Path | None:
