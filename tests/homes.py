@@ -55,6 +55,23 @@ def put_hub(home: Path, repo: str, files: Mapping[str, bytes], *, commit: str = 
     return folder / "snapshots" / commit
 
 
+def share_hub(snapshot: Path) -> dict[str, Path]:
+    """Lays the files of a snapshot out as the client does with Xet: in the cache's own folder of blobs, by a hash, so
+    that repositories share them. By the client's own function; skips where it has none. Returns name -> shared file."""
+    shared = pytest.importorskip(
+        "huggingface_hub.utils._shared_blobs", reason="this huggingface-hub has no blobs that repositories share"
+    )
+    cache, found = snapshot.parents[2], {}
+    for link in sorted(path for path in snapshot.rglob("*") if path.is_symlink()):
+        blob = snapshot.parents[1] / "blobs" / Path(link.readlink()).name
+        xet_hash = hashlib.sha256(blob.name.encode()).hexdigest()  # any hash of the content
+        if not blob.is_symlink():
+            told = {"xet_hash": xet_hash, "cache_dir": str(cache), "expected_size": blob.stat().st_size}
+            assert shared.publish_blob_to_shared_store(blob_path=str(blob), **told)
+        found[str(link.relative_to(snapshot))] = shared.shared_blob_path(cache, xet_hash)
+    return found
+
+
 def put_lmstudio(home: Path, name: str, data: bytes) -> Path:
     """`name`: publisher/repository/file."""
     return write(home / ".lmstudio/models" / name, data)

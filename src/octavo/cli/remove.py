@@ -44,7 +44,7 @@ def run(argv: list[str]) -> int:
     from octavo.weights.sources.table import places
 
     removal = plan(flags.model, places(flags.download_dir), hub=flags.hf)
-    what = "\n".join(f"  {path}" for path in removal.paths)
+    what = "\n".join(f"  {path}" for path in (*removal.paths, *removal.shared))
     if flags.dry_run:
         print(f"would remove {removal.name} ({size_text(removal.size)}):\n{what}")
         return OK

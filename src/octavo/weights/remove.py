@@ -12,6 +12,7 @@ import msgspec
 
 from octavo.errors import ConfigError, FetchError
 from octavo.weights.sources.hub_cache import FOLDER as HUB_FOLDER
+from octavo.weights.sources.hub_cache import delete_shared, shared_blob, unshared
 from octavo.weights.sources.own import FOLDER as OWN_FOLDER
 from octavo.weights.sources.place import Entry, Place, Wanted
 
@@ -19,12 +20,15 @@ OWN, HUB = "octavo", "huggingface"
 
 
 class Removal(msgspec.Struct, frozen=True):
-    """What would go. `paths`: files, links and folders of `root`, folders with all they hold."""
+    """What would go. `paths`: files, links and folders of `root`, folders with all they hold. `shared`: files that they
+    alone lead to and that other repositories may come to share: they go last, and only if that is so still."""
 
     name: str
     root: Path
     paths: tuple[Path, ...]
     size: int
+    """Bytes of both."""
+    shared: tuple[Path, ...] = ()
 
 
 def candidates(text: str, here: Sequence[Place]) -> list[Entry]:
@@ -79,12 +83,22 @@ def _hub(entry: Entry, roots: Sequence[Path], *, whole_repository: bool) -> Remo
 
     names = {inside(path) for path in entry.files}
     doomed = [link for link in links if inside(link) in names]
-    if whole_repository or set(doomed) == set(links):
-        return Removal(entry.repo, root, (folder,), _bytes([folder]))
-    kept = {os.path.realpath(link) for link in links if link not in doomed}
-    blobs = {Path(os.path.realpath(link)) for link in doomed} - {Path(path) for path in kept}
-    blobs = {blob for blob in blobs if blob.is_relative_to(folder.resolve() / "blobs")}
-    return Removal(entry.name, root, (*doomed, *sorted(blobs)), _bytes([*blobs, *doomed]))
+    whole = whole_repository or set(doomed) == set(links)
+    blobs = set((folder / "blobs").glob("*"))
+    if not whole:
+        kept = {_blob(link, folder / "blobs") for link in links if link not in doomed}
+        blobs &= {_blob(link, folder / "blobs") for link in doomed} - kept
+    shared = unshared(root, {file for blob in blobs if (file := shared_blob(blob, root))}, leaving=blobs)
+    paths = (folder,) if whole else (*doomed, *sorted(blobs))
+    return Removal(entry.repo if whole else entry.name, root, paths, _bytes([*paths, *shared]), tuple(shared))
+
+
+def _blob(link: Path, blobs: Path) -> Path | None:
+    """What of `blobs` a snapshot's link names: a file, or a link to one that repositories share."""
+    if not link.is_symlink():
+        return None
+    target = link.parent / os.readlink(link)
+    return blobs / target.name if target.parent.resolve() == blobs.resolve() else None
 
 
 def _root_of(folder: Path, roots: Sequence[Path]) -> Path:
@@ -115,3 +129,5 @@ def remove(removal: Removal) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
+    for path in removal.shared:
+        delete_shared(removal.root, path)

@@ -15,6 +15,8 @@ import pytest
 from octavo.cli import main as entry
 from octavo.cli.errors import FAILED, OK, USAGE
 from octavo.weights.peek import look
+from octavo.weights.remove import plan, remove
+from octavo.weights.sources.table import places
 from tests import homes
 from tests.tiny import write_tiny
 from tests.unit.weights.gguf_maker import gguf_bytes
@@ -203,6 +205,35 @@ def test_rm_from_the_hugging_face_cache(home: Path, capsys: pytest.CaptureFixtur
     assert not folder.exists(), "nothing was left in it"
     code, out, _ = run(capsys, "rm", "--hf", "org/dir", "--yes")
     assert code == OK and not (home / ".cache/huggingface/hub/models--org--dir").exists()
+
+
+def test_rm_of_files_that_repositories_share(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cache = home / ".cache/huggingface/hub"
+    mine = homes.share_hub(cache / "models--org--m-GGUF/snapshots" / homes.COMMIT)
+    theirs = homes.share_hub(homes.put_hub(home, "org/copy-GGUF", {"copy-Q4_K_M.gguf": DATA}))
+    both, alone = theirs["copy-Q4_K_M.gguf"], mine["m-Q8_0.gguf"]
+    assert both == mine["m-Q4_K_M.gguf"] and alone == mine["copy/m-Q6_K.gguf"]
+    out = run(capsys, "rm", "--hf", "org/m-GGUF:Q8_0", "--yes")[1]
+    assert " 0 bytes freed" in out and alone.exists(), "Q6_K of the same repository has it still"
+    assert str(alone) in run(capsys, "rm", "--hf", "org/m-GGUF:Q6_K", "--dry-run")[1] and alone.exists()
+    out = run(capsys, "rm", "--hf", "org/m-GGUF:Q6_K", "--yes")[1]
+    assert f" {len(OTHER)} bytes freed" in out and not alone.exists()
+    assert not alone.with_name(f"{alone.name}.refs").exists(), "nor the client's list of its links"
+    out = run(capsys, "rm", "--hf", "org/m-GGUF", "--yes")[1]
+    assert f" {len(homes.COMMIT)} bytes freed" in out, "those of refs/main"
+    assert both.exists() and not (cache / "models--org--m-GGUF").exists()
+    out = run(capsys, "rm", "--hf", "org/copy-GGUF", "--yes")[1]
+    assert f" {len(DATA) + len(homes.COMMIT)} bytes freed" in out and not both.exists()
+
+
+def test_a_file_that_another_repository_came_to_share_meanwhile_stays(home: Path) -> None:
+    snapshot = home / ".cache/huggingface/hub/models--org--m-GGUF/snapshots" / homes.COMMIT
+    (shared,) = set(homes.share_hub(snapshot).values()) - {homes.share_hub(snapshot)["m-Q8_0.gguf"]}
+    removal = plan("org/m-GGUF:Q4_K_M", places(), hub=True)
+    assert removal.shared == (shared,)
+    homes.share_hub(homes.put_hub(home, "org/copy-GGUF", {"copy-Q4_K_M.gguf": DATA}))
+    remove(removal)
+    assert shared.exists() and not (snapshot / "m-Q4_K_M.gguf").exists()
 
 
 def test_rm_never_follows_a_link_out(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

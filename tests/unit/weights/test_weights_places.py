@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -194,6 +195,36 @@ def test_hugging_face_cache(home: Path) -> None:
     assert homes.snapshot_of(home) == before, "something was written"
 
 
+@pytest.mark.usefixtures("no_hub")
+@pytest.mark.parametrize("linked", [False, True], ids=["folder", "link"])
+def test_files_that_repositories_of_the_hugging_face_cache_share(
+    home: Path, linked: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    if linked:
+        (tmp_path / "disk").mkdir()
+        (home / ".cache").symlink_to(tmp_path / "disk")
+    snapshot = homes.put_hub(home, "org/m", DIRECTORY)
+    ggufs = homes.put_hub(home, "org/n-GGUF", {"n-Q8_0.gguf": OTHER, "n-Q5_K_M.gguf": DATA})
+    copies = homes.put_hub(home, "org/copy-GGUF", {"copy-Q5_K_M.gguf": DATA})
+    for each in (snapshot, ggufs, copies):
+        for file in homes.share_hub(each).values():
+            assert file.is_file() and not file.is_symlink(), "outside the repository's folder"
+    assert found("org/m") == snapshot and found("org/n-GGUF:q8_0") == ggufs / "n-Q8_0.gguf"
+    assert found("org/copy-GGUF").samefile(found("org/n-GGUF"))
+    assert [name for _, name in names()] == ["org/copy-GGUF:Q5_K_M", "org/m", "org/n-GGUF:Q5_K_M", "org/n-GGUF:Q8_0"]
+    assert caplog.text == ""
+
+
+def test_a_link_out_of_the_hugging_face_cache_is_skipped(
+    home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    snapshot = homes.put_hub(home, "org/n", {"n-Q8_0.gguf": DATA})
+    blob = (snapshot / "n-Q8_0.gguf").resolve()
+    blob.unlink()
+    blob.symlink_to(homes.write(tmp_path / "outside", DATA))
+    assert names() == [] and "leads out of" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("variable", "inside"), [("HF_HOME", "hub"), ("HF_HUB_CACHE", ""), ("HUGGINGFACE_HUB_CACHE", "")]
 )
@@ -225,6 +256,23 @@ def test_what_is_not_whole_is_left_to_the_hub(home: Path, lacks: str, monkeypatc
         (snapshot / lacks).unlink()
     monkeypatch.setattr("octavo.weights.hub.fetch", lambda *a, **k: Path("fetched"))
     assert found("org/m") == Path("fetched")
+
+
+@pytest.mark.usefixtures("no_hub")
+@pytest.mark.parametrize("left", ["beside its content", "before main moved"])
+def test_a_part_that_a_killed_fetch_left_does_not_make_a_model_cut_short_for_ever(home: Path, left: str) -> None:
+    snapshot = homes.put_hub(home, "org/m", DIRECTORY)
+    folder = snapshot.parent.parent
+    if left == "beside its content":
+        blob = Path((snapshot / "config.json").readlink()).name
+        homes.write(folder / f"blobs/{blob}.incomplete", "half")
+        homes.write(folder / f"blobs/{blob}.01ab23cd.incomplete", "half")
+    else:
+        part = homes.write(folder / "blobs/abc.01ab23cd.incomplete", "half")
+        assert places()[1].entries()[0].whole is False
+        before = (folder / "refs/main").stat().st_mtime - 1
+        os.utime(part, (before, before))
+    assert found("org/m") == snapshot
 
 
 def test_split_files_are_one_model_and_all_there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

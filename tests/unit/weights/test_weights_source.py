@@ -7,6 +7,7 @@ import hashlib
 import http.server
 import multiprocessing
 import threading
+import types
 import zipfile
 from fnmatch import fnmatch
 from pathlib import Path
@@ -301,6 +302,8 @@ class FakeHub:
         homes.make_home(folder / "home", monkeypatch)
         self.folder, self.files = folder, files
         self.asked: list[Any] = []
+        told = types.SimpleNamespace(etag=None, size=None)  # nothing is known that could be gone on with
+        monkeypatch.setattr(hub, "get_hf_file_metadata", lambda url: told)
         for name in ("list_repo_files", "hf_hub_download", "snapshot_download"):
             monkeypatch.setattr(hub, name, getattr(self, name))
         monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
@@ -323,9 +326,12 @@ def test_repositories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: p
     others = ["pytorch_model.bin", "modeling_evil.py", "original/x.safetensors", "additional_chat_templates/x.py"]
     hub = FakeHub(monkeypatch, tmp_path, [*wanted, *others])
     assert resolve_model("org/name", revision="v1", progress=False) == ModelSource(tmp_path, "org/name")
-    options = hub.asked[-1][2]
+    options = hub.asked[1][2]
     assert options["revision"] == "v1" and options["local_files_only"] is False
-    assert [f for f in hub.files if any(fnmatch(f, p) for p in options["allow_patterns"])] == wanted
+    small = [f for f in hub.files if any(fnmatch(f, p) for p in options["allow_patterns"])]
+    large = [name for kind, name, _ in hub.asked if kind == "file"]
+    assert sorted(small + large) == sorted(wanted) and large == ["model.safetensors"]
+    assert hub.asked[2][2]["revision"] == tmp_path.name, "the snapshot's commit: all files of one"
     hub.files = GGUFS
     assert resolve_model("org/name:Q8_0", progress=False) == ModelSource(tmp_path / "m-Q8_0.gguf", "org/name")
     assert resolve_model("org/name").path == tmp_path / "m-Q4_K_M.gguf"
