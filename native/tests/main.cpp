@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "checks.h"
 #include "octavo/arena.h"
 #include "octavo/cpu.h"
 #include "octavo/executable.h"
@@ -329,7 +330,7 @@ int main(int argc, char** argv) {
     // Positions: across 128 and 512 unless told otherwise (an emulated CPU takes minutes for that).
     const int total = argc > 1 ? std::atoi(argv[1]) : 560;
     if (total < 8 || total > 600) return std::printf("usage: octavo_tests [positions, 8 to 600]\n"), 2;
-    int failures = check_homes();
+    int failures = check_homes() + check_sampling();
     for (const Sizes& z : all) {
         Model model(z);
         const auto want = model.run(*kernels_of("scalar"), 1, {total});

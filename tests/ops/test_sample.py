@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,47 @@ def test_against_reference(setting: int) -> None:
     ]
     # float32 weights may move a border by a rounding; sixteen rows should hardly ever meet one.
     assert sum(a != b for a, b in zip(got["scalar 1"], want, strict=True)) == 0
+
+
+def falling(n: int) -> F32:
+    """All different, the larger the lower the id, and so close that at temperature 100 their weights share a binade."""
+    return np.linspace(1, 0, n, dtype=np.float32)
+
+
+BORDERS: dict[str, tuple[float, Callable[[int], F32]]] = {
+    "flat": (1, lambda n: np.full(n, 3, np.float32)),
+    "hot": (100, falling),
+    "cold": (0.1, falling),
+    "ties": (100, lambda n: np.repeat(np.array([9, 5, 1], np.float32), [n // 5, n - 2 * (n // 5), n // 5])),
+    "ties of few": (1, lambda n: np.repeat(np.array([9, 5, 1], np.float32), [10, 20, n - 30])),
+}
+
+
+LOWEST, HIGHEST = 411765, 956808
+"""Seeds whose noise at position 1 is next to 0, and next to 1: they draw the first and the last id that is kept."""
+
+
+@pytest.mark.parametrize("vocab", [VOCAB, 262_144])
+@pytest.mark.parametrize("rising", [False, True])
+@pytest.mark.parametrize("name", BORDERS)
+def test_top_p_border(name: str, rising: bool, vocab: int) -> None:
+    """The last id that top_p keeps of logits that fall with the id, the first of those that rise."""
+    temperature, make = BORDERS[name]
+    x = make(vocab)[:: -1 if rising else 1].copy()
+    seed = LOWEST if rising else HIGHEST
+    assert abs(reference.uniform(seed, 1) - (not rising)) < 1e-5
+    known, nothing = [np.array([1], np.int32)], np.zeros(0, np.int32)
+    for top_p in (0.2, 0.5, 0.9, 0.97):
+        params = {**NEUTRAL, "temperature": temperature, "top_p": top_p, "seed": seed}
+        row = reference.RowParams(**params, bias=(nothing, np.zeros(0, np.float32)), stops=nothing)
+        kept = np.flatnonzero(reference.kept(x.astype(np.float64) / temperature, row))
+        for isa in ISAS:
+            net = Logits(isa=isa, rows=1, vocab=vocab, max_len=8)
+            net.set(0, known[0], params)
+            found = net.sample(x[None], known)[0]
+            net.net.close()
+            # Of a sum over so many, float32 weights may miss a few ids' worth.
+            assert abs(found - kept[0 if rising else -1]) <= max(1, vocab // 40_000), (isa, top_p)
 
 
 def test_distribution() -> None:

@@ -36,6 +36,9 @@ public:
     // Of the raw logits of a row of the step at hand: the target's, and the `top` most likely.
     Logprobs logprobs(std::int64_t row, std::int32_t target, std::int32_t top);
 
+    // Ids that top_p has sorted since the object was made: tests hold a row to a few hundred.
+    std::int64_t num_sorted() const;
+
     Columns& columns() { return columns_; }
     std::vector<std::int32_t>& sampled() { return sampled_; }
     std::vector<std::uint8_t>& finite() { return finite_; }
@@ -47,6 +50,7 @@ private:
         std::vector<std::int32_t> counts, members;
         std::vector<std::uint32_t> buckets;
         std::vector<double> mass;
+        std::int64_t sorted = 0;
     };
     struct Row {
         std::int64_t slot;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <numeric>
 #include <stdexcept>
 
 #include "octavo/cpu.h"
@@ -50,6 +51,7 @@ std::uint32_t order_key(float x) {
 
 constexpr int kBucketBits = 12;
 constexpr std::size_t kBuckets = std::size_t{1} << kBucketBits;
+constexpr std::size_t kFew = 256;  // ids that are sorted without more ado
 
 }  // namespace
 
@@ -217,34 +219,66 @@ void Sampler::keep_top_k(const float* logits, std::int64_t k, Work& work) {
 }
 
 // Keeps the most likely ids as long as what comes before an id is less than share of the total; ties to the lower id.
+//
+// A histogram of masses by the weights' upper bits finds the bucket in which the share is reached, one of its members
+// by their next bits narrows that down, until they are few or all equal: O(vocabulary), however flat the weights.
+//
+// The order of a sum does not matter where it is exact in binary64: while vocab / (1 - share) is at most 2^29.
 void Sampler::keep_top_p(double share, Work& work) {
-    constexpr int kShift = 30 - kBucketBits + 1;  // weights are in [0, 1]: bits up to 0x3f800000
+    const auto key_of = [&](std::int32_t id) {
+        return std::bit_cast<std::uint32_t>(work.weights[static_cast<std::size_t>(id)]);
+    };
+    int shift = 30 - kBucketBits + 1;  // weights are in [0, 1]: bits up to 0x3f800000
+    std::uint32_t mask = ~std::uint32_t{0};
+    const auto bucket_of = [&](std::int32_t id) {
+        return std::min<std::size_t>((key_of(id) & mask) >> shift, kBuckets - 1);
+    };
     const double target = share * total_of(work);
-    work.mass.assign(kBuckets, 0.0);
-    const auto bucket_of = [&](float e) {
-        return std::min<std::size_t>(std::bit_cast<std::uint32_t>(e) >> kShift, kBuckets - 1);
-    };
-    for (float e : work.weights) work.mass[bucket_of(e)] += static_cast<double>(e);
-    std::size_t border = kBuckets - 1;
     double before = 0.0;
-    while (border > 0 && before + work.mass[border] < target) before += work.mass[border--];
-    work.members.clear();
-    for (std::size_t i = 0; i < work.weights.size(); i++) {
-        const std::size_t bucket = bucket_of(work.weights[i]);
-        if (bucket < border) work.weights[i] = 0.0f;
-        if (bucket == border) work.members.push_back(static_cast<std::int32_t>(i));
-    }
-    const auto better = [&](std::int32_t a, std::int32_t b) {
-        const float x = work.weights[static_cast<std::size_t>(a)], y = work.weights[static_cast<std::size_t>(b)];
-        return x > y || (x == y && a < b);
+    const auto find_border = [&](std::int64_t count, auto id_at) {
+        work.mass.assign(kBuckets, 0.0);
+        for (std::int64_t i = 0; i < count; i++)
+            work.mass[bucket_of(id_at(i))] += static_cast<double>(work.weights[static_cast<std::size_t>(id_at(i))]);
+        std::size_t border = kBuckets - 1;
+        while (border > 0 && before + work.mass[border] < target) before += work.mass[border--];
+        return border;
     };
-    std::sort(work.members.begin(), work.members.end(), better);
-    for (std::int32_t id : work.members) {
+    const auto lies_in = [&](std::size_t border, std::int32_t id) {
+        const std::size_t bucket = bucket_of(id);
+        if (bucket < border) work.weights[static_cast<std::size_t>(id)] = 0.0f;
+        return bucket == border;
+    };
+    std::size_t border = find_border(vocab_, [](std::int64_t i) { return static_cast<std::int32_t>(i); });
+    work.members.clear();
+    for (std::int32_t id = 0; id < vocab_; id++)
+        if (lies_in(border, id)) work.members.push_back(id);
+    while (work.members.size() > kFew && shift > 0) {
+        mask = (std::uint32_t{1} << shift) - 1;
+        shift = std::max(shift - kBucketBits, 0);
+        border = find_border(static_cast<std::int64_t>(work.members.size()),
+                             [&](std::int64_t i) { return work.members[static_cast<std::size_t>(i)]; });
+        std::erase_if(work.members, [&](std::int32_t id) { return !lies_in(border, id); });
+    }
+    // With no bits left to tell them apart they are equal, and in the order of their ids.
+    if (shift > 0 || work.members.size() <= kFew) {
+        const auto better = [&](std::int32_t a, std::int32_t b) {
+            return key_of(a) > key_of(b) || (key_of(a) == key_of(b) && a < b);
+        };
+        std::sort(work.members.begin(), work.members.end(), better);
+        work.sorted += static_cast<std::int64_t>(work.members.size());
+    }
+    for (const std::int32_t id : work.members) {
         float& e = work.weights[static_cast<std::size_t>(id)];
         const bool kept = before < target;
         before += static_cast<double>(e);
         if (!kept) e = 0.0f;
     }
+}
+
+std::int64_t Sampler::num_sorted() const {
+    std::int64_t sum = 0;
+    for (const Work& work : work_) sum += work.sorted;
+    return sum;
 }
 
 double Sampler::total_of(const Work& work) const {

@@ -1,0 +1,4 @@
+// The parts of octavo_tests: each says what failed on a line of its own and returns how much did.
+#pragma once
+
+int check_sampling();  // sampling.cpp
