@@ -156,9 +156,9 @@ def fp8(
     def encode(w: F32, rng: np.random.Generator) -> tuple[Stored, F32]:
         n, k = w.shape
         height, width = (block, block) if block else (1, k) if per_row else (n, k)
-        scales = rng.uniform(0.001, 0.01, (-(-n // height), -(-k // width))).astype(np.float32)
+        scales = rng.uniform(0.002, 0.02, (-(-n // height), -(-k // width))).astype(np.float32)
         spread = scales.repeat(height, 0)[:n].repeat(width, 1)[:, :k]
-        codes = (w / spread / 100).astype(CODES[kind])
+        codes = np.clip(w / spread, -448, 448).astype(CODES[kind])
         shown = scales if block or per_row else scales.reshape(())
         stored: dict[str, tuple[str, NDArray[Any]]] = {
             "weight": (kind, codes),
