@@ -146,3 +146,11 @@ def served_logits(checkpoint: Any, ids: Sequence[int], **wishes: Any) -> NDArray
         return store.numbers(spec.logits, len(ids)).copy()
     finally:
         backend.close()
+
+
+def spread_errors(got: NDArray[Any], want: NDArray[Any], worst: float) -> dict[str, float]:
+    """Errors of formats that round, for a cell of docs/models.md; asserted is the root of the mean square over the
+    logits' spread."""
+    off, spread = got - want, float(want.std())
+    assert np.sqrt((off**2).mean()) <= worst * spread
+    return {"absolute": float(np.abs(off).max()), "relative": float(np.abs(off).max()) / spread}

@@ -1,18 +1,20 @@
-"""Directories of AWQ, GPTQ, compressed-tensors and FP8: logits of the float model that their codes mean."""
+"""Directories of AWQ, GPTQ, compressed-tensors, FP8 and our own: logits of the float model that their codes mean."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from octavo.program.interpret import load_weights
+from octavo.runner.pack_directory import pack_directory
 from octavo.weights.checkpoint import open_checkpoint
-from tests.models.harness import all_logits, lowered, served_logits
+from tests.models.harness import all_logits, lowered, served_logits, spread_errors
+from tests.oracle.driver import Loaded
 from tests.quantized_maker import KINDS, write_quantized
-from tests.tiny import VOCAB, dense_logits
+from tests.tiny import VOCAB, dense_logits, write_safetensors, write_tiny
 
 IDS = [int(i) for i in np.random.default_rng(11).integers(0, VOCAB, 40)]
 FAMILIES = {"llama": 0.06, "qwen2": 0.06, "phi3": 0.06, "mixtral": 0.2, "qwen3-moe": 0.2}
@@ -22,13 +24,9 @@ ROUNDED = ("gptq-act-order", "gptq-8", "gptq-8-act-order")
 """Kinds that no integer format holds: 8 bits in groups of 32, or bfloat16."""
 
 
-def rms(off: NDArray[np.float64]) -> float:
-    return float(np.sqrt((off**2).mean()))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logits(tmp_path: Path, kind: str, family: str) -> None:
+def test_logits(tmp_path: Path, figures: list[dict[str, Any]], kind: str, family: str) -> None:
     """In float32 the dequantised model; natively as stored, with activations in 8 bits where codes are integers."""
     made = write_quantized(tmp_path, kind, family=family)
     want = dense_logits(made.dense, IDS)
@@ -36,7 +34,23 @@ def test_logits(tmp_path: Path, kind: str, family: str) -> None:
     spec = lowered(checkpoint, dtype="float32")
     got = all_logits(spec, load_weights(spec, checkpoint.tensors), IDS, chunk=17)
     if kind in ROUNDED:
-        assert rms(got - want) < FAMILIES[family] * want.std()
+        spread_errors(got, want, FAMILIES[family])
     else:
         assert np.abs(got - want).max() < 1e-5 * np.abs(want).max()
-    assert rms(served_logits(checkpoint, IDS) - want) < FAMILIES[family] * want.std()
+    errors = spread_errors(served_logits(checkpoint, IDS), want, FAMILIES[family])
+    figures.append({"family": family, "source": "directory", "format": kind, **errors})
+
+
+@pytest.mark.parametrize("form", ["int8", "int4"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packed(tmp_path: Path, figures: list[dict[str, Any]], form: str, family: str) -> None:
+    """Our own packed directories: the model with the numbers that the kernels read."""
+    plain, packed, dense = write_tiny(tmp_path / "plain", family), tmp_path / "packed", tmp_path / "dense"
+    packed.mkdir()
+    pack_directory(plain, packed, quantization=form)
+    loaded = Loaded(plain, "native", max_len=64, dtype="auto", quantization=form)
+    write_tiny(dense, family, tokenizer=False)
+    write_safetensors(dense / "model.safetensors", loaded.numbers())
+    loaded.close()
+    got, want = served_logits(open_checkpoint(packed), IDS), dense_logits(dense, IDS)
+    figures.append({"family": family, "source": "packed", "format": form, **spread_errors(got, want, FAMILIES[family])})
