@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.tiny import tiny_config, tiny_weights, write_safetensors, write_tiny
+from tests.tiny import VARIANTS, tiny_config, tiny_weights, write_safetensors, write_tiny
 
 F32 = NDArray[np.float32]
 GROUP = 32
@@ -156,9 +156,9 @@ def fp8(
     def encode(w: F32, rng: np.random.Generator) -> tuple[Stored, F32]:
         n, k = w.shape
         height, width = (block, block) if block else (1, k) if per_row else (n, k)
-        scales = rng.uniform(0.001, 0.01, (-(-n // height), -(-k // width))).astype(np.float32)
+        scales = rng.uniform(0.002, 0.02, (-(-n // height), -(-k // width))).astype(np.float32)
         spread = scales.repeat(height, 0)[:n].repeat(width, 1)[:, :k]
-        codes = (w / spread / 100).astype(CODES[kind])
+        codes = np.clip(w / spread, -448, 448).astype(CODES[kind])
         shown = scales if block or per_row else scales.reshape(())
         stored: dict[str, tuple[str, NDArray[Any]]] = {
             "weight": (kind, codes),
@@ -230,16 +230,18 @@ KINDS: dict[str, tuple[dict[str, Any], Encoder, str]] = {
 
 
 def write_quantized(path: Path, kind: str, *, family: str = "llama", seed: int = 0, **overrides: Any) -> Made:
-    """A tiny model of `family` with every linear but the head stored as `kind` says, and its dense twin."""
+    """A tiny model of `family` (as write_tiny's) with every linear but the head and routers stored as `kind` says, and
+    its dense twin. Every expert has tensors of its own, as exporters write them."""
     config, encode, _ = KINDS[kind]
     directory, dense = write_tiny(path / kind, family, seed=seed, **overrides), path / f"{kind}-dense"
     settings = json.loads((directory / "config.json").read_text())
-    weights = tiny_weights(tiny_config(family, **overrides), seed=seed)
+    model_type, base = VARIANTS.get(family, (family, {}))
+    weights = tiny_weights(tiny_config(model_type, **{**base, **overrides}), seed=seed)
     rng = np.random.default_rng(seed + 1)
     tensors: dict[str, tuple[str, NDArray[Any]]] = {}
     matrices: dict[str, F32] = {}
     for name, value in weights.items():
-        if not name.endswith("_proj.weight"):
+        if not (name.endswith("_proj.weight") or ".experts." in name):
             tensors[name] = ("F32", value)
             continue
         module = name.removesuffix(".weight")

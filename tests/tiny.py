@@ -85,12 +85,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "qwen3_moe",
         {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 40, "mlp_only_layers": [0]},
     ),
+    "phi3": ("phi3", {"pad_token_id": 0}),
     "qwen2-tied": ("qwen2", {"tie_word_embeddings": True, "num_attention_heads": 2, "num_key_value_heads": 1}),
 }
 _ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
     "mixtral": "MixtralForCausalLM",
+    "phi3": "Phi3ForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
 }
@@ -99,6 +101,8 @@ EXPERT_NAMES = {
     "qwen3_moe": ("mlp", ("gate_proj", "up_proj", "down_proj")),
 }
 """Of a sparse layer: where it is, and its experts' gate, up and down."""
+JOINED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+"""What Phi-3 stores as one tensor, one below the other."""
 
 
 def tiny_config(family: str = "llama", **overrides: Any) -> dict[str, Any]:
@@ -131,6 +135,12 @@ def tiny_weights(config: Mapping[str, Any], *, seed: int = 0) -> dict[str, NDArr
             linear(f"{p}.{place}.experts.{e}.{up}", width, hidden)
             linear(f"{p}.{place}.experts.{e}.{down}", hidden, width)
 
+    def join(p: str) -> None:
+        for joined, parts in JOINED.items():
+            place = f"{p}.self_attn" if joined == "qkv_proj" else f"{p}.mlp"
+            rows = [out.pop(f"{place}.{part}.weight") for part in parts]
+            out[f"{place}.{joined}.weight"] = np.concatenate(rows)
+
     bias = config["model_type"] == "qwen2" or bool(config.get("attention_bias"))
     out["model.embed_tokens.weight"] = rng.standard_normal((vocab, hidden)).astype(np.float32)
     for i in range(config["num_hidden_layers"]):
@@ -150,6 +160,8 @@ def tiny_weights(config: Mapping[str, Any], *, seed: int = 0) -> dict[str, NDArr
         linear(f"{p}.mlp.gate_proj", inner, hidden, bias=bool(config.get("mlp_bias")))
         linear(f"{p}.mlp.up_proj", inner, hidden, bias=bool(config.get("mlp_bias")))
         linear(f"{p}.mlp.down_proj", hidden, inner, bias=bool(config.get("mlp_bias")))
+        if config["model_type"] == "phi3":
+            join(p)
     norm("model.norm")
     if not config.get("tie_word_embeddings"):
         linear("lm_head", vocab, hidden)
@@ -273,6 +285,11 @@ def dense_logits(directory: Path, ids: Sequence[int]) -> NDArray[np.float64]:
     w = {name: value.astype(np.float64) for name, value in read_tensors(directory).items()}
     hidden, heads, kv_heads = config["hidden_size"], config["num_attention_heads"], config["num_key_value_heads"]
     d = config.get("head_dim") or hidden // heads
+    for name in [name for name in w if name.split(".")[-2] in JOINED]:
+        place, joined, _ = name.rsplit(".", 2)
+        ends = [heads * d, (heads + kv_heads) * d] if joined == "qkv_proj" else 2
+        for part, rows in zip(JOINED[joined], np.split(w.pop(name), ends), strict=True):
+            w[f"{place}.{part}.weight"] = rows
     n = len(ids)
     cos, sin = _rope(config, d, n)
     future = np.triu(np.full((n, n), -np.inf), 1)

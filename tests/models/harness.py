@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from octavo.kernels import BACKENDS
 from octavo.models.registry import build_program
+from octavo.program.buffers import BufferStore
 from octavo.program.executable import ExecutableSpec, Limits
 from octavo.program.formats import choose_formats
 from octavo.program.interpret import ReferenceExecutable
@@ -132,3 +133,28 @@ def native_backend(spec: ExecutableSpec, checkpoint: Any, *, num_blocks: int, th
     backend.start(checkpoint.tensors)
     backend.poison()
     return backend
+
+
+def served_logits(checkpoint: Any, ids: Sequence[int], **wishes: Any) -> NDArray[np.float32]:
+    """Logits [len(ids), vocab] computed natively in one step, as the checkpoint is served. `wishes`: lowered's."""
+    spec = lowered(checkpoint, backend="native", **{"dtype": "auto", **wishes})
+    blocks = len(spec.kv) * spec.limits.max_blocks + 3
+    backend = native_backend(spec, checkpoint, num_blocks=blocks)
+    try:
+        Sequence1(backend, num_blocks=blocks).compute(ids, rows=len(ids), chunk=len(ids))
+        store = BufferStore(backend._activations.view(0, spec.arena_bytes), spec.buffers)
+        return store.numbers(spec.logits, len(ids)).copy()
+    finally:
+        backend.close()
+
+
+def spread_errors(got: NDArray[Any], want: NDArray[Any], worst: float) -> dict[str, float]:
+    """`errors`; asserted is the root of the mean square over the logits' spread."""
+    assert np.sqrt(((got - want) ** 2).mean()) <= worst * float(want.std())
+    return errors(got, want)
+
+
+def errors(got: NDArray[Any], want: NDArray[Any]) -> dict[str, float]:
+    """Of formats that round, for a cell of docs/models.md: the largest, and over the logits' spread."""
+    off = float(np.abs(got - want).max())
+    return {"absolute": off, "relative": off / float(want.std())}

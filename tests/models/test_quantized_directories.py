@@ -1,51 +1,56 @@
-"""Directories of AWQ, GPTQ, compressed-tensors and FP8: logits of the float model that their codes mean."""
+"""Directories of AWQ, GPTQ, compressed-tensors, FP8 and our own: logits of the float model that their codes mean."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from octavo.program.buffers import BufferStore
 from octavo.program.interpret import load_weights
+from octavo.runner.pack_directory import pack_directory
 from octavo.weights.checkpoint import open_checkpoint
-from tests.models.harness import Sequence1, all_logits, lowered, native_backend
+from tests.models.harness import all_logits, lowered, served_logits, spread_errors
+from tests.oracle.driver import Loaded
 from tests.quantized_maker import KINDS, write_quantized
-from tests.tiny import VOCAB, dense_logits
+from tests.tiny import VOCAB, dense_logits, write_safetensors, write_tiny
 
 IDS = [int(i) for i in np.random.default_rng(11).integers(0, VOCAB, 40)]
-
+FAMILIES = {"llama": 0.06, "qwen2": 0.06, "phi3": 0.06, "mixtral": 0.2, "qwen3-moe": 0.2}
+"""A key of tests.tiny's VARIANTS -> worst error as served, root of the mean square over the logits' spread (0.052
+measured). In the mixtures (0.17) a rounding near a tie sends a token to another expert."""
 ROUNDED = ("gptq-act-order", "gptq-8", "gptq-8-act-order")
 """Kinds that no integer format holds: 8 bits in groups of 32, or bfloat16."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_float32_is_the_dequantised_model(tmp_path: Path, kind: str) -> None:
-    made = write_quantized(tmp_path, kind)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits(tmp_path: Path, figures: list[dict[str, Any]], kind: str, family: str) -> None:
+    """In float32 the dequantised model; natively as stored, with activations in 8 bits where codes are integers."""
+    made = write_quantized(tmp_path, kind, family=family)
+    want = dense_logits(made.dense, IDS)
     checkpoint = open_checkpoint(made.directory)
     spec = lowered(checkpoint, dtype="float32")
     got = all_logits(spec, load_weights(spec, checkpoint.tensors), IDS, chunk=17)
-    want = dense_logits(made.dense, IDS)
-    worst = 0.06 if kind in ROUNDED else 2e-4
-    assert np.abs(got - want).max() < worst * np.abs(want).max()
+    if kind in ROUNDED:
+        spread_errors(got, want, FAMILIES[family])
+    else:
+        assert np.abs(got - want).max() < 1e-5 * np.abs(want).max()
+    errors = spread_errors(served_logits(checkpoint, IDS), want, FAMILIES[family])
+    figures.append({"family": family, "source": "directory", "format": kind, **errors})
 
 
-@pytest.mark.parametrize(
-    "kind", ["awq", "gptq", "gptq-act-order", "ct-w4a16", "ct-w4a16-zeros", "ct-w8a8", "fp8-block", "fbgemm-fp8"]
-)
-@pytest.mark.parametrize("family", ["llama", "qwen2"])
-def test_served_natively(tmp_path: Path, kind: str, family: str) -> None:
-    """As stored, with activations in 8 bits where codes are integers."""
-    made = write_quantized(tmp_path, kind, family=family)
-    checkpoint = open_checkpoint(made.directory)
-    spec = lowered(checkpoint, dtype="auto", backend="native")
-    backend = native_backend(spec, checkpoint, num_blocks=spec.limits.max_blocks + 3)
-    try:
-        Sequence1(backend, num_blocks=spec.limits.max_blocks + 3).compute(IDS, rows=len(IDS), chunk=len(IDS))
-        store = BufferStore(backend._activations.view(0, spec.arena_bytes), spec.buffers)
-        got = store.numbers(spec.logits, len(IDS)).copy()
-    finally:
-        backend.close()
-    want = dense_logits(made.dense, IDS)
-    assert np.sqrt(((got - want) ** 2).mean()) < 0.05 * want.std()
+@pytest.mark.parametrize("form", ["int8", "int4"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packed(tmp_path: Path, figures: list[dict[str, Any]], form: str, family: str) -> None:
+    """Our own packed directories: the model with the numbers that the kernels read."""
+    plain, packed, dense = write_tiny(tmp_path / "plain", family), tmp_path / "packed", tmp_path / "dense"
+    packed.mkdir()
+    pack_directory(plain, packed, quantization=form)
+    loaded = Loaded(plain, "native", max_len=64, dtype="auto", quantization=form)
+    write_tiny(dense, family, tokenizer=False)
+    write_safetensors(dense / "model.safetensors", loaded.numbers())
+    loaded.close()
+    got, want = served_logits(open_checkpoint(packed), IDS), dense_logits(dense, IDS)
+    figures.append({"family": family, "source": "packed", "format": form, **spread_errors(got, want, FAMILIES[family])})

@@ -18,7 +18,7 @@ from octavo.program.buffers import BufferStore
 from octavo.program.interpret import ReferenceExecutable, load_weights
 from octavo.quant.table import GGUF_BLOCKS
 from octavo.weights.checkpoint import open_checkpoint
-from tests.models.harness import Sequence1, all_logits, lowered, native_backend
+from tests.models.harness import Sequence1, all_logits, errors, lowered, native_backend
 from tests.ops.linear_cases import HALVES, unpacked
 from tests.tiny import dense_logits, tiny_config, tiny_weights, write_safetensors
 
@@ -230,7 +230,9 @@ def row_by_row(spec: Any, weights: Any, cache: F32) -> F32:
     return np.stack(out)
 
 
-def test_logits_as_served(made: tuple[Path, Path]) -> None:
+def test_logits_as_served(
+    made: tuple[Path, Path], figures: list[dict[str, Any]], request: pytest.FixtureRequest
+) -> None:
     path, dense = made
     want = dense_logits(dense, IDS)
     checkpoint = open_checkpoint(path)
@@ -240,3 +242,6 @@ def test_logits_as_served(made: tuple[Path, Path]) -> None:
     off = rms(got - row_by_row(spec, load_weights(spec, checkpoint.tensors), cache)) / want.std()
     assert np.quantile(off, SHARE) < NATIVE_ERROR and off.max() < TIE
     assert np.median(rms(got - want)) < SERVED_ERROR * want.std()
+    mix = request.node.callspec.params["made"]
+    family = "mixtral" if "experts" in mix else "llama"
+    figures.append({"family": family, "source": "GGUF", "format": mix, **errors(got, want)})

