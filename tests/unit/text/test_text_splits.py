@@ -1,4 +1,4 @@
-"""Pre-tokenizers cut texts where the patterns that OpenAI publishes do (tests/oracle/split_reference.py asked them)."""
+"""Pre-tokenizers cut texts where the patterns of OpenAI and llama.cpp do (made by tests/oracle/split_reference.py)."""
 
 from __future__ import annotations
 

@@ -154,6 +154,17 @@ def test_case_cuts_words() -> None:
         assert ["ÉcoleHTTPServer's"[a:b] for _, (a, b) in pieces] == want, name
 
 
+def test_a_whole_piece_that_no_merge_makes() -> None:
+    """A token where the original looks whole pieces up (llama.cpp's ignore_merges), else what merges make."""
+    base = tiny_metadata()
+    tokens = [*base["tokenizer.ggml.tokens"], "abxyz"]
+    more = {"tokens": tokens, "token_type": [*base["tokenizer.ggml.token_type"], 1], "add_bos_token": False}
+    for name, whole in (("llama-bpe", True), ("tekken", True), ("glm4", True), ("chatglm-bpe", False), ("dbrx", False)):
+        keys = {f"tokenizer.ggml.{key}": value for key, value in {**more, "pre": name}.items()}
+        ids = Tokenizer.from_gguf({**base, **keys}).encode("abxyz")
+        assert (ids == [len(tokens) - 1]) == whole, name
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(sorted(PRE_TOKENIZERS)), st.text(max_size=40))
 def test_no_rule_loses_text(name: str, text: str) -> None:
