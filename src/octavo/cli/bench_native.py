@@ -14,7 +14,7 @@ from octavo.cli.bench_data import ResultFlags, about, numbers
 from octavo.cli.errors import OK, UsageError
 from octavo.cli.flags import parse
 from octavo.cli.spec import Positional, Spec
-from octavo.config.args import EngineArgs
+from octavo.config.args import SERVER_ONLY, EngineArgs
 
 if TYPE_CHECKING:
     from octavo.bench.ops import Cell, Threads
@@ -53,12 +53,14 @@ KERNELS = Spec(
     (KernelFlags, ResultFlags, EngineArgs),
     (Positional("model"),),
     "A limit counts only if read within 10 s before and after, and the two readings agree within 10 %.\n",
+    without=SERVER_ONLY,
 )
 STEP = Spec(
     "bench step",
     "Split whole steps into ops, gaps between ops, sampling, Python and front end.",
     (StepFlags, ResultFlags, EngineArgs),
     (Positional("model"),),
+    without=SERVER_ONLY,
 )
 
 

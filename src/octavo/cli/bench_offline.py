@@ -12,7 +12,7 @@ from octavo.cli.bench_data import DatasetFlags, ResultFlags, about
 from octavo.cli.errors import OK, UsageError
 from octavo.cli.flags import parse
 from octavo.cli.spec import Positional, Spec
-from octavo.config.args import EngineArgs
+from octavo.config.args import SERVER_ONLY, EngineArgs
 
 if TYPE_CHECKING:
     from octavo.llm import LLM
@@ -40,12 +40,14 @@ THROUGHPUT = Spec(
     "Answer many prompts in process, all due at once: requests and tokens a second.",
     (DatasetFlags, ResultFlags, EngineArgs),
     (Positional("model"),),
+    without=SERVER_ONLY,
 )
 LATENCY = Spec(
     "bench latency",
     "Answer one batch of random prompts in process, again and again: seconds from submission to the last token.",
     (LatencyFlags, ResultFlags, EngineArgs),
     (Positional("model"),),
+    without=SERVER_ONLY,
 )
 
 

@@ -11,7 +11,7 @@ from octavo.cli.errors import OK, UsageError
 from octavo.cli.flags import parse
 from octavo.cli.sampling import SamplingFlags
 from octavo.cli.spec import Positional, Spec
-from octavo.config.args import EngineArgs
+from octavo.config.args import SERVER_ONLY, EngineArgs
 
 
 class ChatFlags(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,9 +38,10 @@ Several lines: Alt-Enter starts a new line, or put the text between two lines of
 SPEC = Spec(
     "chat",
     "Talk to a model in the terminal.",
-    (EngineArgs, ChatFlags, SamplingFlags),
+    (ChatFlags, SamplingFlags, EngineArgs),
     (Positional("model", required=False),),
     NOTES,
+    without=SERVER_ONLY,
 )
 
 

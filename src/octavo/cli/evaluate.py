@@ -13,7 +13,7 @@ import msgspec
 from octavo.cli.errors import FAILED, OK, UsageError
 from octavo.cli.flags import parse
 from octavo.cli.spec import Positional, Spec
-from octavo.config.args import EngineArgs
+from octavo.config.args import SERVER_ONLY, EngineArgs
 from octavo.errors import OctavoError
 
 if TYPE_CHECKING:
@@ -49,8 +49,9 @@ class Score(NamedTuple):
 SPEC = Spec(
     "eval perplexity",
     "Perplexity of text files, in windows of --window tokens that start afresh. Several files are also pooled.",
-    (EngineArgs, EvalFlags),
-    (Positional("model"), Positional("files", many=True)),
+    (EvalFlags, EngineArgs),
+    (Positional("model"), Positional("files", many=True, label="FILE")),
+    without=SERVER_ONLY,
 )
 
 

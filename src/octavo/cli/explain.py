@@ -10,7 +10,7 @@ import msgspec
 from octavo.cli.errors import OK, UsageError
 from octavo.cli.flags import parse
 from octavo.cli.spec import Positional, Spec
-from octavo.config.args import EngineArgs
+from octavo.config.args import SERVER_ONLY, EngineArgs
 from octavo.config.folders import user_cache
 
 if TYPE_CHECKING:
@@ -66,9 +66,10 @@ Each op's time is bound by the bytes it moves or by the operations it does; both
 SPEC = Spec(
     "explain",
     "Print a model's program, memory, and the cost and least time of a step. No weights are loaded.",
-    (EngineArgs, ExplainFlags),
+    (ExplainFlags, EngineArgs),
     (Positional("model"),),
     NOTES,
+    without=SERVER_ONLY,
 )
 
 

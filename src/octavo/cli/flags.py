@@ -14,7 +14,7 @@ import msgspec
 from octavo.cli.errors import UsageError
 from octavo.cli.print_config import config_text
 from octavo.cli.rivals import unknown_flag
-from octavo.cli.settings import read_settings, settings_file
+from octavo.cli.settings import owners, read_settings, settings_file
 from octavo.cli.spec import Flag, Spec, flags_of
 from octavo.errors import ConfigError
 
@@ -67,7 +67,8 @@ def _take_flag(spec: Spec, by_text: dict[str, Flag], word: str, words: Iterator[
         values[negated.name] = False
         return
     if flag is None:
-        raise unknown_flag(word.partition("=")[0], list(by_text), command=spec.command)
+        others = owners(text.removeprefix("--").replace("-", "_"))
+        raise unknown_flag(word.partition("=")[0], list(by_text), command=spec.command, others=others)
     if flag.type is bool and not given:
         values[flag.name] = True
         return
@@ -99,7 +100,7 @@ def _take_positionals(spec: Spec, flags: dict[str, Flag], loose: list[str], valu
 def _check_positionals(spec: Spec, flags: dict[str, Flag], values: dict[str, Any]) -> None:
     for p in spec.positionals:
         if p.required and not values.get(p.name):
-            raise UsageError(f"{spec.command}: {p.name.upper()} is missing; see octavo {spec.command} --help")
+            raise UsageError(f"{spec.command}: {p.shown} is missing; see octavo {spec.command} --help")
         if flags[p.name].default is msgspec.NODEFAULT:
             values.setdefault(p.name, "")
 

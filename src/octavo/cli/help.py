@@ -16,17 +16,18 @@ TITLES = {"EngineArgs": "engine", "ServerConfig": "server"}
 
 
 def help_text(spec: Spec, flags: dict[str, Flag]) -> str:
-    """The whole page, wrapped to the terminal (72 to 110 columns)."""
+    """The whole page, wrapped to the terminal (72 to 110 columns). A switch that is on by default is shown as what
+    turns it off: its docstring begins with a verb."""
     width = min(110, max(72, shutil.get_terminal_size().columns))
     taken = {p.name for p in spec.positionals}
-    names = []
+    words = ["usage: octavo", spec.command]
     for p in spec.positionals:
-        name = p.name.upper() + ("..." if p.many else "")
-        names.append(name if p.required else f"[{name}]")
-    parts = [f"usage: octavo {spec.command} {' '.join(names)} [options]", spec.summary]
+        name = p.shown + ("..." if p.many else "")
+        words.append(name if p.required else f"[{name}]")
+    parts = [f"{' '.join(words)} [options]", spec.summary]
     docs = {s: field_docs(s) for s in spec.all_structs}
     if spec.positionals:
-        rows = [(p.name.upper(), docs[flags[p.name].struct].get(p.name, "")) for p in spec.positionals]
+        rows = [(p.shown, docs[flags[p.name].struct].get(p.name, "")) for p in spec.positionals]
         parts.append(_rows("arguments", rows, width))
     for struct in spec.all_structs:
         own = [f for f in flags.values() if f.struct is struct and f.name not in taken]
@@ -66,12 +67,12 @@ def _left(flag: Flag) -> str:
 def _right(flag: Flag, docs: dict[str, str]) -> str:
     text = docs.get(flag.name, "")
     if flag.type is bool:
-        return f"Turn this off: {text}" if flag.default is True else text
+        return f"Do not {text[:1].lower()}{text[1:]}" if flag.default is True else text
     if flag.many:
         text += " (may be repeated)"
     if flag.default is msgspec.NODEFAULT:
         return text + " (required)"
-    if flag.default not in (None, (), []) and "efault:" not in text:
+    if flag.default not in (None, (), [], "") and "efault:" not in text:
         text += f" (default: {flag.default})"
     return text
 

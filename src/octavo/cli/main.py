@@ -12,7 +12,7 @@ from octavo.cli.errors import FAILED, INTERRUPTED, OK, USAGE
 EPILOG = """\
 MODEL is a directory or .gguf file, a name as octavo list shows it (models of LM Studio, llama.cpp and Ollama too),
 a Hugging Face id (owner/name or owner/name:Q4_K_M), or a name of the catalogue (smollm2).
-octavo COMMAND --help lists a command's options. --debug (or OCTAVO_DEBUG=1) shows tracebacks.
+octavo help COMMAND lists a command's options. --debug (or OCTAVO_DEBUG=1) shows tracebacks.
 First steps:  octavo serve smollm2     octavo chat smollm2     octavo run smollm2 "Why is the sky blue?"
 """
 
@@ -46,6 +46,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def dispatch(words: list[str]) -> int:
+    if words[:1] == ["help"] and len(words) > 1:
+        words = [*words[1:], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):
         print(help_text(), end="")
         return OK if words else USAGE

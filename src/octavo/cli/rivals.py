@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from octavo.cli.errors import UsageError
 
 _MODEL = "the model is the first argument: octavo serve PATH"
@@ -130,10 +132,12 @@ COMMANDS: dict[str, str] = {
 }
 
 
-def unknown_flag(flag: str, known: list[str], *, command: str) -> UsageError:
-    """The error for a flag that `command` does not have, with the best advice there is."""
+def unknown_flag(flag: str, known: list[str], *, command: str, others: Sequence[str] = ()) -> UsageError:
+    """The error for a flag that `command` does not have, with the best advice there is. `others`: commands that do."""
     if flag in FLAGS and flag not in known:
         return UsageError(f"{command} has no {flag}: {FLAGS[flag]}")
+    if others:
+        return UsageError(f"{command} has no {flag}: it is an option of octavo {', '.join(others)}")
     close = near(flag, known)
     advice = f"did you mean {close}?" if close else f"see octavo {command} --help"
     return UsageError(f"{command} has no {flag}: {advice}")

@@ -13,7 +13,7 @@ from octavo.cli.errors import OK, UsageError
 from octavo.cli.flags import parse
 from octavo.cli.sampling import SamplingFlags, params_from
 from octavo.cli.spec import Positional, Spec
-from octavo.config.args import EngineArgs
+from octavo.config.args import SERVER_ONLY, EngineArgs
 from octavo.errors import OctavoError
 
 
@@ -47,9 +47,10 @@ exit code: 0 all answered; 1 stopped by an error; 2 wrong usage; 3 finished, som
 SPEC = Spec(
     "run",
     "Answer a prompt, standard input, or a JSONL file.",
-    (EngineArgs, RunFlags, SamplingFlags),
+    (RunFlags, SamplingFlags, EngineArgs),
     (Positional("model"), Positional("prompt", required=False)),
     NOTES,
+    without=SERVER_ONLY,
 )
 
 

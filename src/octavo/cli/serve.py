@@ -18,7 +18,7 @@ SIGTERM or Ctrl-C drains: open requests finish within --grace-seconds.
 SPEC = Spec(
     "serve",
     "Serve a model over an OpenAI-compatible HTTP API.",
-    (EngineArgs, ServerConfig),
+    (ServerConfig, EngineArgs),
     (Positional("model"),),
     NOTES,
 )

@@ -61,7 +61,7 @@ def read_settings(path: Path | None, spec: Spec, flags: Mapping[str, Flag]) -> d
             else:
                 known = _others(spec) if section == own else _everything()
                 if name not in known:
-                    raise _unknown(key, list({**flags, **known}), where)
+                    raise _unknown(key, list({**flags, **known}), where, owners(name))
     return found
 
 
@@ -93,10 +93,16 @@ def _everything() -> dict[str, Flag]:
     return {name: flag for command in COMMANDS for name, flag in flags_of(spec_of(command)).items()}
 
 
-def _unknown(key: str, known: list[str], where: str) -> UsageError:
+def owners(name: str) -> list[str]:
+    """The commands that take the option of that field."""
+    return [command for command in COMMANDS if name in flags_of(spec_of(command))]
+
+
+def _unknown(key: str, known: list[str], where: str, others: list[str]) -> UsageError:
     names = [name.replace("_", "-") for name in known]
     close = near(key.replace("_", "-"), names)
     hint = f"did you mean {close}?" if close else f"allowed: {', '.join(names)}"
+    hint = f"it is an option of octavo {', '.join(others)}" if others else hint
     return UsageError(f"{where}: unknown key {key!r}; {hint}")
 
 

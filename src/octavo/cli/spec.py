@@ -18,6 +18,12 @@ class Positional(NamedTuple):
     """The field (of any Struct of the command) that it fills."""
     required: bool = True
     many: bool = False
+    label: str = ""
+    """What help calls it, if not by its name."""
+
+    @property
+    def shown(self) -> str:
+        return self.label or self.name.upper()
 
 
 class CommonFlags(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,10 +41,13 @@ class Spec(NamedTuple):
     command: str
     summary: str
     structs: tuple[type[msgspec.Struct], ...]
+    """Its own first. Of a name that several have, the first one's words and type count; all get the value."""
     positionals: tuple[Positional, ...] = ()
     notes: str = ""
     words: tuple[str, ...] = ()
     """What its first word may be where that is no positional (for completion)."""
+    without: tuple[str, ...] = ()
+    """Fields of its Structs that it does not take."""
 
     @property
     def all_structs(self) -> tuple[type[msgspec.Struct], ...]:
@@ -107,6 +116,8 @@ def flags_of(spec: Spec) -> dict[str, Flag]:
     for struct in spec.all_structs:
         hints = typing.get_type_hints(struct)
         for field in msgspec.structs.fields(struct):
+            if field.name in flags or field.name in spec.without:
+                continue
             kind, optional, many = hints[field.name], False, False
             if typing.get_origin(kind) in (Union, types.UnionType):
                 inner = [a for a in typing.get_args(kind) if a is not type(None)]

@@ -8,6 +8,9 @@ import msgspec
 
 from octavo.errors import ConfigError
 
+SERVER_ONLY = ("served_model_name", "max_queue")
+"""Fields that say nothing to an engine without a server."""
+
 
 class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that shapes an engine. Flag and keyword names are vLLM's where the meaning is the same."""

@@ -33,7 +33,7 @@ class Some(msgspec.Struct, frozen=True, kw_only=True):
     rate: float = 1.0
     """How fast."""
     on: bool = True
-    """A switch."""
+    """Switch it."""
     off: bool = False
     """Another."""
     name: tuple[str, ...] = ()
@@ -109,7 +109,7 @@ def test_help_shows_docstrings_and_defaults(capsys: pytest.CaptureFixture[str]) 
     text = capsys.readouterr().out
     assert "usage: octavo some MODEL [FILES...] [options]" in text
     assert "How much, over two lines. (default: low)" in text
-    assert "--no-on" in text
+    assert "--no-on" in text and "Do not switch it." in text
     assert "--off" in text
     assert max(map(len, text.splitlines())) <= 110
 

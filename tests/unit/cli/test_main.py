@@ -47,6 +47,26 @@ def test_every_command_exists_and_has_help(name: str, capsys: pytest.CaptureFixt
     assert f"usage: octavo {name}" in capsys.readouterr().out
 
 
+PAGES = (["serve"], ["chat"], ["run"], ["explain"], ["eval", "perplexity"], ["list"], ["bench", "serve"])
+
+
+@pytest.mark.parametrize("words", PAGES, ids=" ".join)
+def test_help_pages(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The command's own options come before the engine's; `octavo help` shows the same page."""
+    assert entry.main([*words, "--help"]) == OK
+    page = capsys.readouterr().out
+    assert entry.main(["help", *words]) == OK
+    assert capsys.readouterr().out == page
+    usage, *_ = page.splitlines()
+    assert usage.startswith(f"usage: octavo {' '.join(words)} ") and "  " not in usage
+    sections = [line[:-1] for line in page.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    if "engine" in sections:
+        assert sections.index("engine") == len(sections) - 2 and sections[-1] == "Every command"
+    assert "(default: )" not in page and "Turn this off" not in page
+    takes = {"serve": True, "bench": True}.get(words[0], False)
+    assert ("--max-queue" in page) == takes and ("--served-model-name" in page) == takes
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -66,8 +86,12 @@ def test_every_command_exists_and_has_help(name: str, capsys: pytest.CaptureFixt
         (["run", "m", "hi", "--input", "f"], "one of them"),
         (["run", "m", "hi", "--output", "f"], "--input"),
         (["eval", "bleu", "m"], "allowed: perplexity"),
-        (["eval", "perplexity", "m"], "FILES is missing"),
+        (["eval", "perplexity", "m"], "FILE is missing"),
         (["chat", "--url", "ftp://x"], "http://HOST:PORT"),
+        (["run", "m", "--max-queue", "3"], "it is an option of octavo serve"),
+        (["chat", "m", "--served-model-name=x"], "it is an option of octavo serve"),
+        (["explain", "m", "--port", "1"], "it is an option of octavo serve"),
+        (["help", "srve"], "did you mean serve?"),
     ],
 )
 def test_usage_errors_are_one_line_and_exit_2(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -144,6 +144,12 @@ def test_which_file(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         read("m")
 
 
+def test_a_key_of_another_command_is_said_to_be_its(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text("[run]\nmax-queue = 8\n")
+    assert entry.main(["run", "m", "hi"]) == USAGE
+    assert "[run]: unknown key 'max-queue'; it is an option of octavo serve" in capsys.readouterr().err
+
+
 def test_all_may_hold_what_other_commands_have(file: Path) -> None:
     file.write_text("[all]\nport = 8080\nthreads = 2\nmax-num-seqs = 8\n")
     assert read("m").threads == 2
