@@ -18,6 +18,7 @@ from bench.rows import Context, Row, holds, not_run
 STAGES: Mapping[str, tuple[str, str]] = {
     "sanitizers": ("2 Native", "op tests under ASan and UBSan"),
     "clang": ("2 Native", "builds with clang, op tests"),
+    "emulated": ("2 Native", "AVX-512 variants by SIMDe: scalar's bits in every op test"),
     "haswell": ("2 Native", "a prompt on a CPU with AVX2 and no AVX-512, emulated (R03)"),
     "aarch64": ("2 Native", "scalar variant on aarch64, emulated: op tests"),
     "lint": ("10 Repository", "ruff, mypy, import-linter, deptry, clang-format"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -200,30 +198,3 @@ def test_refuses_what_does_not_fit(team: object) -> None:
         _native.linear(team, "scalar", "int8", 16, 64, weight.panels, x, 2, aligned(64))
     with pytest.raises(ValueError, match="isa"):
         _native.linear(team, "sse9", "int8", 16, 64, weight.panels, x, 2, aligned(128))
-
-
-@pytest.mark.slow
-def test_avx512_emulated(tmp_path: Path) -> None:
-    """The AVX-512 kernels' logic, through SIMDe where the CPU has none: every bit as scalar's.
-
-    Says nothing about the two instructions written as inline assembly, vpdpbusd and vdpbf16ps.
-    """
-    if not Path("/usr/include/simde/x86/avx512.h").exists() or not shutil.which("g++"):
-        pytest.skip("needs g++ and the headers of libsimde-dev")
-    if "avx2" not in _native.isas():
-        pytest.skip("the emulation needs AVX2")
-    common = ["g++", "-std=c++20", "-O1", "-w", "-ffp-contract=off", "-fno-math-errno", f"-I{ROOT}/native/include"]
-    objects = []
-    names = [*sorted(path.stem for path in (ROOT / "native" / "src").glob("linear*.cpp")), "quantize"]
-    for isa in ("scalar", "avx512vnni", "avx512bf16"):
-        flags = [f"-DOCTAVO_ISA_NS={isa}", f"-DOCTAVO_ISA_{isa.upper()}=1"]
-        if isa != "scalar":
-            flags += ["-DOCTAVO_EMULATE_AVX512=1", "-mavx2", "-mfma", "-mf16c"]
-        for name in names:
-            objects.append(str(tmp_path / f"{name}.{isa}.o"))
-            subprocess.run([*common, *flags, "-c", f"{ROOT}/native/src/{name}.cpp", "-o", objects[-1]], check=True)
-    program = str(tmp_path / "emulated")
-    main = f"{ROOT}/native/tests/emulated/linear.cpp"
-    subprocess.run([*common, main, *objects, "-o", program], check=True)
-    done = subprocess.run([program], check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout

@@ -38,6 +38,7 @@ def test_a_stage_is_passed_missed_or_not_run_for_its_own_reason(tmp_path: Path) 
     assert {name: row.status for name, row in found.items()} == {
         "sanitizers": "passed",
         "clang": "not run",
+        "emulated": "passed",
         "haswell": "passed",
         "aarch64": "missed",
         "lint": "passed",
