@@ -72,6 +72,12 @@ class Run:
 
 MUTANTS = (
     of(
+        "a trial without room is given up",
+        "scheduler.py",
+        "if not self._clear_the_way(group):",
+        "if group:",
+    ),
+    of(
         "publish skipped at finish",
         "kv.py",
         "        full = min(seq.computed, len(seq.tokens)) // self.block_size\n        for g, table",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +30,34 @@ CASES = st.builds(
     aborts=st.booleans(),
     pace=st.sampled_from(["none", "none", "honest", "mad"]),
 )
+
+
+FOUND = {
+    # Its trial found no room, so an ordinary step came instead, and failed again, for ever.
+    "a guilty request that lost its place": Case(
+        seed=27663,
+        block_size=1,
+        pool="tight",
+        budget=8,
+        max_seqs=8,
+        depth=2,
+        chain=2,
+        drafts=4,
+        caching=True,
+        threshold=0,
+        policy="priority",
+        windows=(5,),
+        faults="guilty",
+        aborts=False,
+        pace="none",
+    ),
+}
+"""Cases that failed once."""
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_failed_once(name: str) -> None:
+    Play(FOUND[name], Counter()).run()
 
 
 def test_answers_do_not_depend_on_the_schedule() -> None:

@@ -49,5 +49,5 @@ class Suspects:
         return []
 
     def pop(self) -> None:
-        """The group on top cannot run now; it goes back among the others untried."""
+        """The group on top cannot run, though nobody is in its way; it goes back among the others untried."""
         self._groups.pop()

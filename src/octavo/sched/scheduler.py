@@ -451,8 +451,20 @@ class Scheduler:
                     self._give(seq, len(seq.tokens) - seq.computed)
             if self._rows:
                 return self._commit(trial=True)
-            self._suspects.pop()
+            if not self._clear_the_way(group):
+                self._suspects.pop()
         return self.schedule()
+
+    def _clear_the_way(self, group: list[Sequence]) -> bool:
+        """Preempts the worst of those who hold what a group lacks for its trial; False where nobody else runs.
+
+        A group that went without its trial would fail the next ordinary step too, and the one after it.
+        """
+        others = [seq for seq in self.running if seq is not group[0]]
+        if not others:
+            return False
+        self._preempt(max(others, key=lambda seq: (seq not in group, seq.key)))
+        return True
 
     def _place_suspect(self, seq: Sequence) -> bool:
         """A suspect that lost its place comes back if there is room now."""
