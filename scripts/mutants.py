@@ -72,12 +72,6 @@ class Run:
 
 MUTANTS = (
     of(
-        "a trial without room is given up",
-        "scheduler.py",
-        "if not self._clear_the_way(group):",
-        "if group:",
-    ),
-    of(
         "publish skipped at finish",
         "kv.py",
         "        full = min(seq.computed, len(seq.tokens)) // self.block_size\n        for g, table",
@@ -281,6 +275,12 @@ MUTANTS = (
         "scheduler.py",
         "        self._step += 1\n",
         "        self._step += 1\n        sum(block.refs for block in self.kv.pool._blocks)\n",
+    ),
+    of(
+        "a trial without room is given up",
+        "scheduler.py",
+        "if not self._clear_the_way(group):",
+        "if group:",
     ),
 )
 
