@@ -20,6 +20,7 @@ from octavo.llm.outputs import publish
 from octavo.obs.metrics import Metrics
 from octavo.types import RequestOutput
 from tests.engine.conftest import empty, fake_args
+from tests.metric_names import FAMILIES
 from tests.tiny import write_tiny
 
 POOL: dict[str, Any] = {"num_kv_blocks": 13, "max_num_seqs": 2, "max_model_len": 160, "max_num_batched_tokens": 64}
@@ -131,18 +132,6 @@ def at_zero(seen: Seen) -> set[str]:
     """Families that said nothing but 0 from beginning to end."""
     said = {name.partition("{")[0] for source in (seen.most, seen.last) for name, value in source.items() if value}
     return {name for name in FAMILIES if not any(f"octavo:{name}{end}" in said for end in ("", "_total", "_count"))}
-
-
-FAMILIES = {
-    "num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "prefix_cache_queries", "prefix_cache_hits",
-    "num_preemptions", "prompt_tokens", "generation_tokens", "time_to_first_token_seconds",
-    "inter_token_latency_seconds", "request_time_per_output_token_seconds", "e2e_request_latency_seconds",
-    "request_queue_time_seconds", "request_prefill_time_seconds", "request_decode_time_seconds",
-    "iteration_tokens_total", "request_success", "lora_requests_info", "spec_decode_num_drafts",
-    "spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens", "admission_rejections", "cache_config_info",
-    "startup_seconds",
-}  # fmt: skip
-"""The names that dashboards know."""
 
 
 def serve(args: EngineArgs) -> tuple[Seen, Mapping[str, float]]:

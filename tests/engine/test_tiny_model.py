@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import logging
 import math
 import re
@@ -32,8 +31,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", params=["reference", "native"])
 def options(request: pytest.FixtureRequest) -> Options:
     """Engine arguments of each executor that computes."""
-    if request.param == "native" and importlib.util.find_spec("octavo._native") is None:
-        pytest.skip("the native module is not built")
+    if request.param == "native":
+        pytest.importorskip("octavo._native", reason="the native module is not built")
     return EVERYWHERE | {"executor": request.param, "dtype": "float32"}
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("numpy")
-if importlib.util.find_spec("octavo._native") is None:
-    pytest.skip("the native module is not built", allow_module_level=True)
+pytest.importorskip("octavo._native", reason="the native module is not built")
 
 from octavo.bench import ops, steps
 from octavo.bench.stages import Stage, match

@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 from octavo.cli import main as entry
 from octavo.cli.errors import FAILED, OK, USAGE
 from octavo.errors import ConfigError, ModelError
-from octavo.program.buffers import BufferStore
 from octavo.quant.table import FORMATS, GGUF_BLOCKS, PACKED
 from octavo.text.tokenizer import Tokenizer
 from octavo.weights.checkpoint import SOURCES, open_checkpoint
 from octavo.weights.front import SAVED
 from octavo.weights.gguf import GGML_TYPES
 from octavo.weights.safetensors import SafetensorsFile
-from tests.models.harness import Sequence1, lowered, native_backend
+from tests.models.harness import lowered, served_logits
 from tests.ops.linear_cases import source as random_rows
 from tests.quantized_maker import write_quantized
 from tests.tiny import VOCAB, write_tiny
@@ -40,16 +39,7 @@ FLOAT_FORMATS = {"int4": {"int4m", "int8"}, "int8": {"int8"}}
 
 
 def logits(path: Path, ids: list[int] = IDS, *, quantization: str | None = None) -> NDArray[np.float32]:
-    checkpoint = open_checkpoint(path)
-    spec = lowered(checkpoint, dtype="auto", quantization=quantization, backend="native")
-    blocks = spec.limits.max_blocks + 3
-    backend = native_backend(spec, checkpoint, num_blocks=blocks)
-    try:
-        Sequence1(backend, num_blocks=blocks).compute(ids, rows=len(ids), chunk=len(ids))
-        store = BufferStore(backend._activations.view(0, spec.arena_bytes), spec.buffers)
-        return store.numbers(spec.logits, len(ids)).copy()
-    finally:
-        backend.close()
+    return served_logits(open_checkpoint(path), ids, quantization=quantization)
 
 
 def quantize(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
@@ -46,8 +45,8 @@ def test_the_plan_has_that_many_rows(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("executor", ["reference", "native"])
 def test_tiles_change_no_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executor: str) -> None:
-    if executor == "native" and importlib.util.find_spec("octavo._native") is None:
-        pytest.skip("the native module is not built")
+    if executor == "native":
+        pytest.importorskip("octavo._native", reason="the native module is not built")
     path = write_tiny(tmp_path, "llama")
     params = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True, prompt_logprobs=2)
 
