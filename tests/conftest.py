@@ -14,6 +14,10 @@ from typing import Any
 
 import pytest
 
+# The asserts of the modules that tests import hold under `python -O` too, as the tests' own do.
+HERE = Path(__file__)
+pytest.register_assert_rewrite(*(f"tests.{path.stem}" for path in HERE.parent.iterdir() if path != HERE))
+
 
 def pytest_configure() -> None:
     os.environ["OCTAVO_CONFIG"] = os.devnull

@@ -67,7 +67,8 @@ def share_hub(snapshot: Path) -> dict[str, Path]:
         xet_hash = hashlib.sha256(blob.name.encode()).hexdigest()  # any hash of the content
         if not blob.is_symlink():
             told = {"xet_hash": xet_hash, "cache_dir": str(cache), "expected_size": blob.stat().st_size}
-            assert shared.publish_blob_to_shared_store(blob_path=str(blob), **told)
+            published = shared.publish_blob_to_shared_store(blob_path=str(blob), **told)
+            assert published, f"the client did not share {blob}"
         found[str(link.relative_to(snapshot))] = shared.shared_blob_path(cache, xet_hash)
     return found
 
