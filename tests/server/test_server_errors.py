@@ -111,6 +111,14 @@ def test_bad_requests_name_the_field(path: str, data: dict[str, Any], param: str
     assert not llm.open
 
 
+@pytest.mark.parametrize("path", [CHAT, "/tokenize"])
+@pytest.mark.parametrize("name", ["messages", "self", "add_generation_prompt", "bos_token", "a b"])
+def test_names_for_the_template_cannot_be_the_renderings_own(path: str, name: str) -> None:
+    data = {"messages": HI, "chat_template_kwargs": {"enable_thinking": True, name: []}}
+    error = error_of(call(build_app(FakeAsyncLLM(), CONFIG), "POST", path, data), 400)
+    assert error["param"] == "chat_template_kwargs" and f"got {name!r}, allowed: names" in error["message"]
+
+
 @pytest.mark.parametrize(
     "extra",
     [

@@ -17,11 +17,14 @@ from octavo.cli.errors import OK, SOME_FAILED, UsageError
 from octavo.cli.sampling import params_from
 from octavo.config.args import EngineArgs
 from octavo.errors import EngineDead, InvalidRequest, OctavoError, QueueFull
+from octavo.obs.log import get_logger
 
 if TYPE_CHECKING:
     from octavo.llm import AsyncLLM
 
-RENDERING = ("add_generation_prompt", "continue_final_message", "tools")
+log = get_logger(__name__)
+
+RENDERING = ("add_generation_prompt", "continue_final_message", "tools", "chat_template_kwargs")
 """Fields of a line that are for the chat template."""
 
 
@@ -144,7 +147,8 @@ def _lines(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 async def _answer_line(llm: AsyncLLM, job: Job, number: int, raw: bytes) -> dict[str, Any]:
-    """One line's record. Only a dead engine is fatal."""
+    """One line's record. Only a dead engine is fatal: a line that runs into a bug of ours has an error, as others have,
+    and the log its traceback."""
     record: dict[str, Any] = {"line": number}
     try:
         fields = _decode(raw)
@@ -157,6 +161,9 @@ async def _answer_line(llm: AsyncLLM, job: Job, number: int, raw: bytes) -> dict
         raise
     except OctavoError as error:
         record["error"] = {"type": error.kind, "message": str(error)}
+    except Exception as error:
+        log.exception("line %d of the input failed inside Octavo", number + 1)
+        record["error"] = {"type": OctavoError.kind, "message": f"internal error: {type(error).__name__}: {error}"}
     return record
 
 
@@ -165,6 +172,8 @@ def _decode(raw: bytes) -> dict[str, Any]:
         return msgspec.json.decode(raw, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"not a JSON object: {error}") from None
+    except RecursionError:
+        raise InvalidRequest("not a JSON object: nested too deeply") from None
 
 
 def _body(fields: dict[str, Any]) -> dict[str, Any]:
@@ -179,12 +188,9 @@ def _body(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _rendering(fields: dict[str, Any]) -> dict[str, Any]:
     """Takes out of a line what is for the chat template."""
-    kwargs = fields.pop("chat_template_kwargs", None) or {}
-    if not isinstance(kwargs, dict) or not all(isinstance(name, str) and name not in RENDERING for name in kwargs):
-        raise InvalidRequest.field("chat_template_kwargs", kwargs, "an object with the template's own names")
     asked = {name: fields.pop(name) for name in RENDERING if name in fields}
     opens = {"add_generation_prompt": False} if asked.get("continue_final_message") is True else {}
-    return {**kwargs, **opens, **asked}
+    return {**opens, **asked}
 
 
 async def _generate(llm: AsyncLLM, job: Job, fields: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from octavo.cli import batch, run
 from octavo.cli.errors import OK, SOME_FAILED, UsageError
 from octavo.config.args import EngineArgs
 from octavo.errors import EngineDead, InvalidRequest, PromptTooLong, QueueFull
+from octavo.text.chat import Ask
 from octavo.types import Completion, FinishReason, RequestOutput, SamplingParams
 
 
@@ -32,6 +33,7 @@ class Engine:
         self.asked: list[dict[str, Any]] = []
 
     def render_chat(self, messages: Sequence[dict[str, Any]], **asked: Any) -> list[int]:
+        Ask(**asked).check()
         self.asked.append(asked)
         if "content" not in messages[-1]:
             raise InvalidRequest("content is missing", param="messages")
@@ -45,6 +47,8 @@ class Engine:
             raise PromptTooLong("9 tokens, allowed: 8")
         if text == "dead":
             raise EngineDead("the engine died")
+        if text == "bug":
+            raise ZeroDivisionError("oh")
         if text == "full" and not self.full:
             self.full += 1
             raise QueueFull("full", retry_after=0)
@@ -117,12 +121,42 @@ def test_every_kind_of_line(tmp_path: Path, llm: Engine) -> None:
 def test_what_is_for_the_template(tmp_path: Path, llm: Engine) -> None:
     out, messages = tmp_path / "out", [{"role": "user", "content": "c"}]
     asked = {"tools": [{"type": "function"}], "chat_template_kwargs": {"enable_thinking": False}}
-    bad = {"messages": messages, "chat_template_kwargs": {"tools": []}}
-    lines = [{"messages": messages, **asked}, {"messages": messages, "continue_final_message": True}, bad]
-    assert answer(tmp_path / "in", out, *lines, seqs=1) == SOME_FAILED
-    assert {"enable_thinking": False, "tools": [{"type": "function"}]} in llm.asked
-    assert {"add_generation_prompt": False, "continue_final_message": True} in llm.asked
-    assert "chat_template_kwargs" in json.dumps(records(out)[2])
+    lines = [{"messages": messages, **asked}, {"messages": messages, "continue_final_message": True}]
+    assert answer(tmp_path / "in", out, *lines, seqs=1) == OK
+    assert llm.asked == [asked, {"add_generation_prompt": False, "continue_final_message": True}]
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"messages": []},
+        {"self": 5},
+        {"add_generation_prompt": False},
+        {"tools": []},
+        5,
+        ["x"],
+    ],
+)
+def test_names_for_the_template_that_it_may_not_have_are_the_lines_error(
+    kwargs: object, tmp_path: Path, llm: Engine
+) -> None:
+    out, messages = tmp_path / "out", [{"role": "user", "content": "c"}]
+    lines = [{"messages": messages, "chat_template_kwargs": kwargs}, {"prompt": "good"}]
+    assert answer(tmp_path / "in", out, *lines) == SOME_FAILED
+    bad, good = records(out)
+    assert good["text"] == "GOOD" and bad["error"]["type"] == "invalid_request_error"
+    assert bad["error"]["message"].startswith("chat_template_kwargs: got ") and "allowed: " in bad["error"]["message"]
+
+
+def test_a_bug_of_ours_is_the_lines_error(tmp_path: Path, llm: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    out = tmp_path / "out"
+    deep = '{"prompt": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    assert answer(tmp_path / "in", out, {"prompt": "bug"}, deep, {"prompt": "good"}) == SOME_FAILED
+    bug, nested, good = records(out)
+    assert bug["error"] == {"type": "server_error", "message": "internal error: ZeroDivisionError: oh"}
+    assert "line 1 of the input" in caplog.text and "Traceback" in caplog.text
+    assert nested["error"]["message"] == "not a JSON object: nested too deeply"
+    assert good["text"] == "GOOD"
 
 
 def test_errors_stay_in_their_line(tmp_path: Path, llm: Engine) -> None:

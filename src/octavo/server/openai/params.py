@@ -31,22 +31,6 @@ _PLAIN = (
 _DEFAULTS = frozenset({"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens"})
 MAX_SALT = 256
 MAX_TOOLS = 128
-# They shape the request itself and must not come through a side door (S06).
-RESERVED_KWARGS = frozenset(
-    {
-        "add_generation_prompt",
-        "chat_template",
-        "continue_final_message",
-        "conversation",
-        "documents",
-        "max_length",
-        "messages",
-        "padding",
-        "tokenize",
-        "tools",
-        "truncation",
-    }
-)
 
 
 def sampling_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:
