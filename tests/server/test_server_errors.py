@@ -243,7 +243,13 @@ def test_too_many_open_requests() -> None:
 
 def test_loading() -> None:
     app = App(None, CONFIG)
-    for method, path in (("GET", "/health"), ("POST", TEXT), ("GET", "/v1/models"), ("GET", "/metrics")):
+    for method, path in (
+        ("GET", "/health"),
+        ("GET", "/ping"),
+        ("POST", TEXT),
+        ("GET", "/v1/models"),
+        ("GET", "/metrics"),
+    ):
         reply = call(app, method, path, {"prompt": "x"})
         assert error_of(reply, 503)["code"] == "loading" and reply.headers["retry-after"] == "1"
     assert call(app, "GET", "/").status == 200
