@@ -183,6 +183,30 @@ def test_errors_stay_in_their_line(tmp_path: Path, llm: Engine) -> None:
     assert found[9]["error"]["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"stop": 5}, "stop: got 5, allowed: a text or a list of texts"),
+        ({"stop": ["a", 5]}, "stop[1]: got 5, allowed: a text"),
+        ({"temperature": "hot"}, "temperature: got 'hot', allowed: a number"),
+        ({"n": None}, "n: got null, allowed: an integer"),
+        ({"temprature": 1}, "temprature: no such field; did you mean temperature?"),
+        ({"logit_bias": {"x": 1}}, "logit_bias: got a text as a key, allowed: an integer as a key"),
+    ],
+)
+def test_errors_of_a_line_say_where_got_and_allowed(
+    fields: dict[str, Any], says: str, tmp_path: Path, llm: Engine
+) -> None:
+    out = tmp_path / "out"
+    assert answer(tmp_path / "in", out, {"prompt": "a", **fields}) == SOME_FAILED
+    assert records(out)[0]["error"] == {"type": "invalid_request_error", "message": says}
+
+
+def test_logit_bias_has_the_keys_that_json_has(tmp_path: Path, llm: Engine) -> None:
+    assert answer(tmp_path / "in", tmp_path / "out", {"prompt": "a", "logit_bias": {"7": -1}}) == OK
+    assert llm.params[0].logit_bias == {7: -1.0}
+
+
 def test_resume_after_a_dead_engine(tmp_path: Path, llm: Engine) -> None:
     out = tmp_path / "out"
     lines: list[object] = [{"prompt": "a"}, "broken", {"prompt": "c"}, {"prompt": "dead"}, {"prompt": "e"}]
