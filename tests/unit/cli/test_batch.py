@@ -25,6 +25,7 @@ class Engine:
 
     chat_template: object | None = object()
     default_sampling: dict[str, Any] = {"temperature": 0.5}
+    model_names = ("org/m",)
 
     def __init__(self) -> None:
         self.params: list[SamplingParams] = []
@@ -92,7 +93,7 @@ def test_order_fields_and_defaults(tmp_path: Path, llm: Engine) -> None:
     lines: list[object] = [{"id": i, "prompt": f"p{i}", "seed": i} for i in range(30)]
     assert answer(tmp_path / "in", out, *lines) == OK
     found = records(out)
-    assert [r["line"] for r in found] == list(range(30))
+    assert [r["line"] for r in found] == list(range(1, 31))
     assert [r["id"] for r in found] == list(range(30))
     assert found[4]["text"] == "P4"
     assert found[4]["finish_reason"] == "stop"
@@ -102,7 +103,7 @@ def test_order_fields_and_defaults(tmp_path: Path, llm: Engine) -> None:
 
 def test_every_kind_of_line(tmp_path: Path, llm: Engine) -> None:
     out = tmp_path / "out"
-    body = {"model": "x", "messages": [{"role": "user", "content": "d"}]}
+    body = {"model": "m", "messages": [{"role": "user", "content": "d"}]}
     code = answer(
         tmp_path / "in",
         out,
@@ -116,6 +117,21 @@ def test_every_kind_of_line(tmp_path: Path, llm: Engine) -> None:
     assert code == OK
     assert [r["text"] for r in records(out)] == ["A", "B", ["C", "C"], "D", "FULL"]
     assert records(out)[3]["id"] == "z"
+    assert [r["line"] for r in records(out)] == [1, 3, 4, 5, 6], "of the file: the second line is blank"
+
+
+def test_a_line_for_another_model_is_that_lines_error(tmp_path: Path, llm: Engine) -> None:
+    out, body = tmp_path / "out", {"messages": [{"role": "user", "content": "a"}], "stream": True}
+    models: list[object] = ["gpt-4", "org/m", "m", None, "", 5]
+    lines: list[object] = [{"custom_id": "z", "url": "/v1/x", "body": body | {"model": model}} for model in models]
+    assert answer(tmp_path / "in", out, *lines, {"prompt": "b", "model": "gpt-4"}) == SOME_FAILED
+    found = records(out)
+    assert [r.get("text") for r in found] == [None, "A", "A", "A", "A", None, None]
+    for record in (found[0], found[-1]):
+        assert record["error"]["type"] == "not_found_error"
+        assert record["error"]["message"] == "model 'gpt-4' is not served here; served: 'org/m', 'm'"
+    assert found[5]["error"]["message"] == "model: got 5, allowed: a text"
+    assert [r["id"] for r in found[:-1]] == ["z"] * 6
 
 
 def test_what_is_for_the_template(tmp_path: Path, llm: Engine) -> None:
@@ -209,21 +225,26 @@ def test_logit_bias_has_the_keys_that_json_has(tmp_path: Path, llm: Engine) -> N
 
 def test_resume_after_a_dead_engine(tmp_path: Path, llm: Engine) -> None:
     out = tmp_path / "out"
-    lines: list[object] = [{"prompt": "a"}, "broken", {"prompt": "c"}, {"prompt": "dead"}, {"prompt": "e"}]
+    lines: list[object] = [{"prompt": "a"}, "", "broken", {"prompt": "c"}, "", {"prompt": "dead"}, {"prompt": "e"}]
     with pytest.raises(EngineDead):
         answer(tmp_path / "in", out, *lines, seqs=1)
     assert len(records(out)) == 3
     with out.open("a") as file:
-        file.write('{"line":3,"te')  # cut in the middle of a write
-    lines[3] = {"prompt": "d"}
+        file.write('{"line":6,"te')  # cut in the middle of a write
+    lines[5] = {"prompt": "d"}
     before = llm.answered
     assert answer(tmp_path / "in", out, *lines, resume=True) == SOME_FAILED  # the broken line still counts
     assert [r.get("text") for r in records(out)] == ["A", None, "C", "D", "E"]
+    assert [r["line"] for r in records(out)] == [1, 3, 4, 6, 7]
     assert llm.answered == before + 2
 
 
 def test_an_output_is_never_overwritten_by_accident(tmp_path: Path, llm: Engine) -> None:
     out = tmp_path / "out"
+    for strange in ('{"line": "1"}\n', '{"line": 0}\n', '{"line": 2}\n{"line": 2}\n'):
+        out.write_text(strange)
+        with pytest.raises(UsageError, match="not from an earlier run"):
+            answer(tmp_path / "in", out, {"prompt": "a"}, resume=True)
     out.write_text("precious\n")
     for resume in (False, True):
         with pytest.raises(UsageError):
