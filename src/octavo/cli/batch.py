@@ -63,7 +63,7 @@ async def run_batch(args: EngineArgs, job: Job) -> int:
         raise UsageError(f"--output: {job.output} exists; --resume goes on where it ends, or choose another name")
     with _open_input(job.input) as source, _open_output(job.output, done.size) as sink:
         async with engine(args) as llm:
-            job = job._replace(names=(*llm.model_names, args.model))
+            job = job._replace(names=tuple(dict.fromkeys((*llm.model_names, args.model))))
             failed = await _answer_all(llm, job, source, sink, done, window=2 * args.max_num_seqs)
     failed += done.failed
     if failed and not job.quiet:
