@@ -279,7 +279,7 @@ def _left_over(before: dict[str, float], after: dict[str, float], files: int, fo
     value = f"{running:.0f}, {used:.1%}, {max(0, files)}"
     note = f"{after['num_preemptions_total'] - before['num_preemptions_total']:.0f} preemptions"
     yield holds(SECTION, "... open requests, KV blocks and files left", ok, target="0, 0, 0", value=value, note=note)
-    ends = after["request_success_total"] - before["request_success_total"]
+    ends = after["e2e_request_latency_seconds_count"] - before["e2e_request_latency_seconds_count"]
     low, high = found.ends["answered"], found.ends["answered"] + found.ends["left"]
     target = f"{low:,} to {high:,}"
     yield holds(SECTION, "... requests the server counts", low <= ends <= high, target=target, value=f"{ends:,.0f}")

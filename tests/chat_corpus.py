@@ -38,7 +38,7 @@ def asked(conversation: dict[str, Any]) -> dict[str, Any]:
         "add_generation_prompt": conversation.get("add_generation_prompt", True),
         "continue_final_message": conversation.get("continue_final_message", False),
         "tools": TOOLS if conversation.get("tools") else None,
-        "kwargs": conversation.get("kwargs", {}),
+        "chat_template_kwargs": conversation.get("kwargs", {}),
     }
 
 

@@ -17,6 +17,7 @@ from octavo.engine.messages import EngineStats
 from octavo.errors import EngineDead, InvalidRequest, PromptTooLong, QueueFull
 from octavo.facts import Facts, KVGroup
 from octavo.obs.metrics import Metrics
+from octavo.text.chat import Ask
 from octavo.types import Completion, FinishReason, Logprob, RequestOutput, SamplingParams, TokenLogprobs
 
 BOS, EOS, IM_START, IM_END = 256, 257, 258, 259
@@ -171,7 +172,7 @@ class FakeAsyncLLM:
         self.aborted: list[str] = []
         self.closed = False
         self._ids = itertools.count()
-        self.rendered: list[tuple[Any, dict[str, Any]]] = []
+        self.rendered: list[tuple[Any, Ask]] = []
 
     async def generate(
         self,
@@ -245,21 +246,33 @@ class FakeAsyncLLM:
             answer = [t for t in answer if t != EOS] * (count // max(1, len(answer) - 1) + 2)
         return [*answer, *[EOS] * (count + 1)]
 
-    def render_chat(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **kwargs: Any
-    ) -> list[int]:
-        self.rendered.append((messages, {"add_generation_prompt": add_generation_prompt, **kwargs}))
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], **asked: Any) -> list[int]:
+        ask = Ask(**asked)
+        ask.check()
+        self.rendered.append((messages, ask))
         ids = [BOS]
         for message in messages:
             content = message["content"] or ""
             text = content if isinstance(content, str) else "\n".join(part["text"] for part in content)
             ids += [IM_START, *f"{message['role']}\n{text}".encode("utf-8", "replace"), IM_END]
-        return [*ids, IM_START, *b"assistant\n"] if add_generation_prompt else ids
+        return [*ids, IM_START, *b"assistant\n"] if ask.add_generation_prompt else ids
 
     async def render_chat_async(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **kwargs: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        return self.render_chat(messages, add_generation_prompt=add_generation_prompt, **kwargs)
+        return self.render_chat(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            chat_template_kwargs=chat_template_kwargs,
+        )
 
     async def abort(self, request_id: str) -> None:
         self.aborted.append(request_id)

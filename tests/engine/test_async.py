@@ -334,6 +334,8 @@ def test_render_chat() -> None:
         assert ids == await llm.render_chat_async([message]) and ids[0] == 258
         long = {"role": "user", "content": "hi" * 10_000}
         assert len(await llm.render_chat_async([long])) > 10_000
+        with pytest.raises(InvalidRequest, match="chat_template_kwargs: got 'self'"):
+            await llm.render_chat_async([message], chat_template_kwargs={"self": 1})
         assert (await last(llm, ids, SHORT)).finished
 
     with_async(test)

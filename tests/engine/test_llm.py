@@ -146,6 +146,18 @@ def test_chat(llm: LLM) -> None:
     assert one[0].prompt_token_ids.count(259) == 1, "what users type is text"
 
 
+@pytest.mark.parametrize("name", ["messages", "self", "add_generation_prompt", "tools"])
+def test_chat_takes_names_for_the_template_as_one_mapping(llm: LLM, name: str) -> None:
+    message = {"role": "user", "content": "hi"}
+    with pytest.raises(InvalidRequest, match=f"chat_template_kwargs: got '{name}', allowed: names that"):
+        llm.chat([message], chat_template_kwargs={name: []}, use_tqdm=False)
+    # Arguments of what lies between here and the template are no names of the rendering.
+    assert llm.render_chat([message], chat_template_kwargs={"ask": 1, "prompt": 2}) == llm.render_chat([message])
+    with pytest.raises(InvalidRequest, match="chat_template_kwargs: got 'int', allowed: an object"):
+        wrong: Any = 5
+        llm.chat([message], chat_template_kwargs=wrong, use_tqdm=False)
+
+
 def test_one_bad_prompt_stops_before_anything_runs(llm: LLM) -> None:
     with pytest.raises(PromptTooLong, match="allowed: up to 4095"):
         llm.generate(["fine", [1] * 5000], SamplingParams(), use_tqdm=False)

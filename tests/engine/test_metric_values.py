@@ -116,6 +116,9 @@ def judge(seen: Seen, llm: AsyncLLM) -> None:
     assert ttft + decode == pytest.approx(e2e, rel=0.2)
     gaps = seen.total("inter_token_latency_seconds_count"), seen.total("inter_token_latency_seconds_sum")
     assert gaps[0] == count * (ANSWER - 1) and gaps[1] == pytest.approx(decode)
+    sizes = {"prompt_tokens": PROMPT, "generation_tokens": ANSWER, "max_num_generation_tokens": ANSWER}
+    for name, size in {**sizes, "params_max_tokens": ANSWER, "params_n": 1}.items():
+        assert seen.total(f"request_{name}_count") == count and seen.total(f"request_{name}_sum") == count * size, name
     assert seen.total("iteration_tokens_total_count") == seen.total("steps_total") == stats.steps
     assert seen.total("iteration_tokens_total_sum") == stats.computed_tokens
     # How the cache is configured.

@@ -21,7 +21,7 @@ def reference(template: str, conversation: dict[str, Any], named: dict[str, str]
     from transformers.utils.chat_template_utils import _normalize_chat_messages, render_jinja_template
 
     ask = asked(conversation)
-    kwargs = {**named, **ask.pop("kwargs")}
+    kwargs = {**named, **ask.pop("chat_template_kwargs")}
     messages = _normalize_chat_messages(copy.deepcopy(conversation["messages"]))
     try:
         rendered, _ = render_jinja_template([messages], chat_template=template, **ask, **kwargs)

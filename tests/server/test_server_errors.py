@@ -33,7 +33,7 @@ def error_of(reply: Reply, status: int) -> dict[str, Any]:
 BAD: list[tuple[str, dict[str, Any], str, str]] = [
     # path, body, param, words of the message
     (TEXT, {}, "prompt", "required"),
-    (TEXT, {"prompt": 5}, "prompt", "got 'int'"),
+    (TEXT, {"prompt": 5}, "prompt", "got 5, allowed: a text or a list of texts, integers or lists of integers"),
     (TEXT, {"prompt": []}, "prompt", "empty list"),
     (TEXT, {"prompt": [[]]}, "prompt", "no token ids"),
     (TEXT, {"prompt": ["a", 5]}, "prompt", "only"),
@@ -41,7 +41,7 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     (TEXT, {"prompt": [-1]}, "prompt", "got token id -1, allowed: 0 to 259"),
     (TEXT, {"prompt": [260]}, "prompt", "got token id 260"),
     (TEXT, {"prompt": [2**63]}, "prompt", "beyond 64 bits"),
-    (TEXT, {"prompt": [True]}, "prompt[0]", "bool"),
+    (TEXT, {"prompt": [True]}, "prompt[0]", "got true, allowed: a text, an integer or a list of integers"),
     (TEXT, {"prompt": ["a"] * 257}, "prompt", "got 257 prompts, allowed: at most 256"),
     (TEXT, {"prompt": ["a"] * 20, "n": 100}, "n", "1024"),
     (TEXT, {"prompt": "a", "max_token": 5}, "max_token", "did you mean 'max_tokens'?"),
@@ -50,17 +50,21 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     (TEXT, {"prompt": "a", "best_of": True}, "best_of", "not supported"),
     (TEXT, {"prompt": "a", "messages": HI}, "messages", "no such field"),
     (TEXT, {"prompt": "a", "temperature": -1}, "temperature", "got -1"),
-    (TEXT, {"prompt": "a", "temperature": "hot"}, "temperature", "got 'str'"),
-    (TEXT, {"prompt": "a", "temperature": True}, "temperature", "bool"),
+    (TEXT, {"prompt": "a", "temperature": "hot"}, "temperature", "got 'hot', allowed: a number"),
+    (TEXT, {"prompt": "a", "temperature": True}, "temperature", "got true, allowed: a number"),
+    (TEXT, {"prompt": "a", "temperature": 10**400}, "temperature", "got a number beyond 64 bits, allowed: a number"),
+    (TEXT, {"prompt": "a", "suffix": None, "n": 1.5}, "n", "got 1.5, allowed: an integer"),
+    (TEXT, {"prompt": "a", "stop": 5}, "stop", "got 5, allowed: a text or a list of texts"),
+    (TEXT, {"prompt": "a", "metadata": {"a": 1}}, "metadata", "got an integer as a value, allowed: a text"),
     (TEXT, {"prompt": "a", "max_tokens": 0}, "max_tokens", "got 0"),
-    (TEXT, {"prompt": "a", "max_tokens": True}, "max_tokens", "bool"),
+    (TEXT, {"prompt": "a", "max_tokens": True}, "max_tokens", "got true, allowed: an integer"),
     (TEXT, {"prompt": "a", "n": 0}, "n", "got 0"),
     (TEXT, {"prompt": "a", "n": 129}, "n", "got 129"),
     (TEXT, {"prompt": "a", "logprobs": 21}, "logprobs", "0 to 20"),
     (TEXT, {"prompt": "a", "stop": ["x"] * 17}, "stop", "at most 16"),
     (TEXT, {"prompt": "a", "stop": "x" * 300}, "stop", "256"),
     (TEXT, {"prompt": "a", "stop": ""}, "stop", "1 to 256"),
-    (TEXT, {"prompt": "a", "logit_bias": {"x": 1}}, "logit_bias", "int"),
+    (TEXT, {"prompt": "a", "logit_bias": {"x": 1}}, "logit_bias", "got a text as a key, allowed: an integer"),
     (TEXT, {"prompt": "a", "logit_bias": {"1": 1000}}, "logit_bias", "-100 to 100"),
     (TEXT, {"prompt": "a", "logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias", "1024"),
     (TEXT, {"prompt": "a", "seed": 2**80}, "seed", ""),
@@ -83,15 +87,25 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     (CHAT, {"messages": HI, "max_tokens": 5, "max_completion_tokens": 6}, "max_tokens", "one of them"),
     (CHAT, {"messages": HI, "top_logprobs": 2}, "top_logprobs", "logprobs: true"),
     (CHAT, {"messages": HI, "logprobs": True, "top_logprobs": 21}, "top_logprobs", "0 to 20"),
-    (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role", "robot"),
+    (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role",
+     "got 'robot', allowed: 'assistant', 'developer', 'system', 'tool' or 'user'"),
+    (CHAT, {"messages": 5}, "messages", "got 5, allowed: a list of objects"),
+    (CHAT, {"messages": [{"role": "user", "content": 5}]}, "messages[0].content",
+     "got 5, allowed: a text or a list of objects"),
+    (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": None}]}]},
+     "messages[0].content[0].text", "got null, allowed: a text"),
     (CHAT, {"messages": [{"role": "user"}]}, "messages[0].content", "required"),
     (CHAT, {"messages": [{"role": "user", "content": "x", "tool_calls": [1]}]},
-     "messages[0].tool_calls[0]", "expected 'object'"),
+     "messages[0].tool_calls[0]", "got 1, allowed: an object"),
     (CHAT, {"messages": [{"role": "user", "content": "x", "refusal": "no"}]}, "messages[0].refusal", "not supported"),
     (CHAT, {"messages": [{"role": "user", "content": "x", "colour": 1}]}, "messages[0].colour", "no such field"),
     (CHAT, {"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text", "required"),
     (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]},
-     "messages[0].content[0].image_url", ""),
+     "messages[0].content[0].type", "got 'image_url', allowed: 'text'"),
+    (CHAT, {"messages": [{"role": "user", "content": [{"image_url": {"url": "http://x"}, "type": "image_url"}]}]},
+     "messages[0].content[0].type", "got 'image_url', allowed: 'text'"),
+    (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "image_url": {}}]}]},
+     "messages[0].content[0].image_url", "no such field"),
     (CHAT, {"messages": HI, "chat_template_kwargs": {"tokenize": False}}, "chat_template_kwargs", "'tokenize'"),
     (CHAT, {"messages": HI, "chat_template_kwargs": {"return_dict": 1}}, "chat_template_kwargs", "'return_dict'"),
     (CHAT, {"messages": HI, "chat_template": "{{ x }}"}, "chat_template", "not supported"),
@@ -109,6 +123,14 @@ def test_bad_requests_name_the_field(path: str, data: dict[str, Any], param: str
     assert error["param"] == param and words in error["message"]
     assert error["type"] == "invalid_request_error" and len(error["message"]) <= 600
     assert not llm.open
+
+
+@pytest.mark.parametrize("path", [CHAT, "/tokenize"])
+@pytest.mark.parametrize("name", ["messages", "self", "add_generation_prompt", "bos_token", "a b"])
+def test_names_for_the_template_cannot_be_the_renderings_own(path: str, name: str) -> None:
+    data = {"messages": HI, "chat_template_kwargs": {"enable_thinking": True, name: []}}
+    error = error_of(call(build_app(FakeAsyncLLM(), CONFIG), "POST", path, data), 400)
+    assert error["param"] == "chat_template_kwargs" and f"got {name!r}, allowed: names" in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -137,6 +159,9 @@ def test_fields_that_ask_for_nothing_are_accepted(extra: dict[str, Any]) -> None
         b'{"prompt": NaN}',
         b'{"prompt": "\xff"}',
         b'{"prompt":"a"}x',
+        b'{"prompt": "a", "n": %s}' % (b"9" * 6000),
+        b'{"prompt": "a", "n": "x", "seed": NaN}',
+        b'{"prompt": "a", "suffix": NaN}',
         b"{'a':1}",
     ],
 )
@@ -235,7 +260,13 @@ def test_too_many_open_requests() -> None:
 
 def test_loading() -> None:
     app = App(None, CONFIG)
-    for method, path in (("GET", "/health"), ("POST", TEXT), ("GET", "/v1/models"), ("GET", "/metrics")):
+    for method, path in (
+        ("GET", "/health"),
+        ("GET", "/ping"),
+        ("POST", TEXT),
+        ("GET", "/v1/models"),
+        ("GET", "/metrics"),
+    ):
         reply = call(app, method, path, {"prompt": "x"})
         assert error_of(reply, 503)["code"] == "loading" and reply.headers["retry-after"] == "1"
     assert call(app, "GET", "/").status == 200

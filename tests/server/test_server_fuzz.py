@@ -43,6 +43,9 @@ STRINGS = [
     "true",
 ]
 
+KWARGS = ["enable_thinking", "x", "messages", "self", "add_generation_prompt", "tools", "tokenize", "bos_token", "a b"]
+"""Names for the template: free ones, and ones that rendering itself is made of."""
+
 
 def value(rng: random.Random, depth: int = 0) -> Any:
     kind = rng.random()
@@ -81,6 +84,7 @@ def good(rng: random.Random, name: str) -> Any:
         "logit_bias": lambda: {str(rng.randrange(260)): rng.uniform(-5, 5)},
         "ignore_eos": lambda: rng.random() < 0.5,
         "model": lambda: rng.choice(["fake", "fake", "other", None]),
+        "chat_template_kwargs": lambda: {rng.choice(KWARGS): value(rng) for _ in range(rng.randrange(3))},
     }
     maker = makers.get(name)
     return maker() if maker else rng.choice([None, 0, 1, "a"])

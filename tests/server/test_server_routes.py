@@ -279,11 +279,14 @@ def test_chat_template_arguments() -> None:
     ):
         assert call(app, "POST", "/v1/chat/completions", {"messages": messages, **given}).status == 200
         rendered, ask = llm.rendered[-1]
-        assert (ask["add_generation_prompt"], ask["continue_final_message"], ask["tools"]) == want
+        assert (ask.add_generation_prompt, ask.continue_final_message, ask.tools) == want
         assert rendered[1]["tool_calls"] == [call_made] and rendered[1]["reasoning_content"] == "hm"
         assert rendered[2] == {"role": "tool", "content": "12", "tool_call_id": "c1"}
     assert call(app, "POST", "/tokenize", {"messages": messages, "tools": [WEATHER]}).status == 200
-    assert llm.rendered[-1][1]["tools"] == [WEATHER]
+    assert llm.rendered[-1][1].tools == [WEATHER]
+    more = {"enable_thinking": False, "builtin_tools": []}
+    assert call(app, "POST", "/tokenize", {"messages": messages, "chat_template_kwargs": more}).status == 200
+    assert llm.rendered[-1][1].chat_template_kwargs == more
 
 
 def test_chat_parameters_reach_the_engine() -> None:

@@ -56,6 +56,18 @@ def test_no_pickle_no_eval() -> None:
     assert found == []
 
 
+def test_readmes_tree_has_every_package() -> None:
+    """In one order with the layers that imports go down."""
+    listed = re.search(r"^src/octavo/ (.*?):", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert listed is not None
+    names = re.findall(r"\w+", listed[1])
+    assert sorted(names) == sorted(path.parent.name for path in (ROOT / "src" / "octavo").glob("*/__init__.py"))
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
+    layers = [re.findall(r"octavo\.(\w+)", row) for row in contract["layers"]]
+    floors = {name: floor for floor, row in enumerate(layers) for name in row}
+    assert [floors[name] for name in names] == sorted(floors[name] for name in names)
+
+
 def test_the_scan_sees_what_it_forbids() -> None:
     assert any("json" in path.read_text() for path in SOURCES)
     assert len(SOURCES) > 60

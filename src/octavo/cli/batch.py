@@ -17,11 +17,15 @@ from octavo.cli.errors import OK, SOME_FAILED, UsageError
 from octavo.cli.sampling import params_from
 from octavo.config.args import EngineArgs
 from octavo.errors import EngineDead, InvalidRequest, OctavoError, QueueFull
+from octavo.obs.log import get_logger
+from octavo.server.openai.params import check_model
 
 if TYPE_CHECKING:
     from octavo.llm import AsyncLLM
 
-RENDERING = ("add_generation_prompt", "continue_final_message", "tools")
+log = get_logger(__name__)
+
+RENDERING = ("add_generation_prompt", "continue_final_message", "tools", "chat_template_kwargs")
 """Fields of a line that are for the chat template."""
 
 
@@ -33,14 +37,21 @@ class Job(NamedTuple):
     system: str | None
     quiet: bool
     sampling: dict[str, Any]
+    names: tuple[str, ...] = ()
+    """What a line may call the model; the first is its own."""
 
 
 class Done(NamedTuple):
-    """How far an earlier run came: whole lines of its output, how many of them were errors, bytes they take."""
+    """How far an earlier run came."""
 
     lines: int = 0
+    """Whole lines of its output."""
     failed: int = 0
+    """How many of them were errors."""
     size: int = 0
+    """Bytes they take."""
+    last: int = 0
+    """Number of the last input line that it answered."""
 
 
 async def run_batch(args: EngineArgs, job: Job) -> int:
@@ -52,6 +63,7 @@ async def run_batch(args: EngineArgs, job: Job) -> int:
         raise UsageError(f"--output: {job.output} exists; --resume goes on where it ends, or choose another name")
     with _open_input(job.input) as source, _open_output(job.output, done.size) as sink:
         async with engine(args) as llm:
+            job = job._replace(names=tuple(dict.fromkeys((*llm.model_names, args.model))))
             failed = await _answer_all(llm, job, source, sink, done, window=2 * args.max_num_seqs)
     failed += done.failed
     if failed and not job.quiet:
@@ -63,12 +75,12 @@ def earlier(path: str) -> Done:
     """Read an earlier output as far as it is whole; what follows the last whole line will be overwritten."""
     if not os.path.exists(path):
         return Done()
-    lines = failed = size = 0
+    lines = failed = size = last = 0
     with open(path, "rb") as file:
         for raw in file:
             try:
                 record = msgspec.json.decode(raw)
-                whole = raw.endswith(b"\n") and record["line"] == lines
+                whole = raw.endswith(b"\n") and record["line"] > last
             except (msgspec.DecodeError, KeyError, TypeError):
                 whole = False
             if not whole and raw.endswith(b"\n"):
@@ -76,7 +88,8 @@ def earlier(path: str) -> Done:
             if not whole:
                 break
             lines, failed, size = lines + 1, failed + ("error" in record), size + len(raw)
-    return Done(lines, failed, size)
+            last = record["line"]
+    return Done(lines, failed, size, last)
 
 
 @contextmanager
@@ -118,7 +131,7 @@ async def _answer_all(llm: AsyncLLM, job: Job, source: BinaryIO, sink: BinaryIO,
 
     try:
         for number, raw in _lines(source):
-            if number < done.lines:
+            if number <= done.last:
                 continue
             flying.append(asyncio.create_task(_answer_line(llm, job, number, raw)))
             await asyncio.sleep(0)
@@ -135,16 +148,15 @@ async def _answer_all(llm: AsyncLLM, job: Job, source: BinaryIO, sink: BinaryIO,
 
 
 def _lines(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Numbered lines that hold something."""
-    number = 0
-    for raw in source:
+    """Lines that hold something, with their number in the file, from 1."""
+    for number, raw in enumerate(source, 1):
         if raw.strip():
             yield number, raw
-            number += 1
 
 
 async def _answer_line(llm: AsyncLLM, job: Job, number: int, raw: bytes) -> dict[str, Any]:
-    """One line's record. Only a dead engine is fatal."""
+    """One line's record. Only a dead engine is fatal: a line that runs into a bug of ours has an error, as others have,
+    and the log its traceback."""
     record: dict[str, Any] = {"line": number}
     try:
         fields = _decode(raw)
@@ -157,6 +169,9 @@ async def _answer_line(llm: AsyncLLM, job: Job, number: int, raw: bytes) -> dict
         raise
     except OctavoError as error:
         record["error"] = {"type": error.kind, "message": str(error)}
+    except Exception as error:
+        log.exception("line %d of the input failed inside Octavo", number)
+        record["error"] = {"type": OctavoError.kind, "message": f"internal error: {type(error).__name__}: {error}"}
     return record
 
 
@@ -165,29 +180,32 @@ def _decode(raw: bytes) -> dict[str, Any]:
         return msgspec.json.decode(raw, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"not a JSON object: {error}") from None
+    except RecursionError:
+        raise InvalidRequest("not a JSON object: nested too deeply") from None
 
 
 def _body(fields: dict[str, Any]) -> dict[str, Any]:
-    """An OpenAI batch line's body, or the line itself; fields that only route are dropped."""
+    """An OpenAI batch line's body, or the line itself; what says how to send it is dropped."""
     if "body" not in fields:
         return fields
     body = fields["body"]
     if not isinstance(body, dict):
         raise InvalidRequest.field("body", body, "an object")
-    return {k: v for k, v in body.items() if k not in ("model", "stream")}
+    return {k: v for k, v in body.items() if k != "stream"}
 
 
 def _rendering(fields: dict[str, Any]) -> dict[str, Any]:
     """Takes out of a line what is for the chat template."""
-    kwargs = fields.pop("chat_template_kwargs", None) or {}
-    if not isinstance(kwargs, dict) or not all(isinstance(name, str) and name not in RENDERING for name in kwargs):
-        raise InvalidRequest.field("chat_template_kwargs", kwargs, "an object with the template's own names")
     asked = {name: fields.pop(name) for name in RENDERING if name in fields}
     opens = {"add_generation_prompt": False} if asked.get("continue_final_message") is True else {}
-    return {**kwargs, **opens, **asked}
+    return {**opens, **asked}
 
 
 async def _generate(llm: AsyncLLM, job: Job, fields: dict[str, Any]) -> dict[str, Any]:
+    model = fields.pop("model", None)
+    if not isinstance(model, str | None):
+        raise InvalidRequest.field("model", model, "a text")
+    check_model(model, job.names)
     prompt, messages = fields.pop("prompt", None), fields.pop("messages", None)
     if (prompt is None) == (messages is None):
         raise InvalidRequest("a line has either prompt or messages")

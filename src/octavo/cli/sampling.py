@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from octavo.errors import InvalidRequest
 from octavo.types.sampling import SamplingParams
 
 
@@ -46,11 +47,11 @@ def params_from(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Sampli
     stop = merged.get("stop")
     if isinstance(stop, str):
         merged["stop"] = (stop,)
-    elif isinstance(stop, list):
-        merged["stop"] = tuple(stop)
+    elif not isinstance(stop, list | tuple | None):
+        raise InvalidRequest.field("stop", stop, "a text or a list of texts")
     try:
-        return msgspec.convert(merged, SamplingParams)
+        return msgspec.convert(merged, SamplingParams, str_keys=True)
     except msgspec.ValidationError as error:
-        from octavo.errors import InvalidRequest
+        from octavo.types.mismatch import refusal
 
-        raise InvalidRequest(f"sampling: {error}") from None
+        raise refusal(error, SamplingParams, merged, whole="sampling") from None

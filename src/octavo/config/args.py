@@ -93,6 +93,10 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"--{name.replace('_', '-')}: got {value}, allowed: {least} or more")
+        if not all(name.strip() for name in self.served_model_name):
+            raise ConfigError(
+                f"--served-model-name: got {', '.join(map(repr, self.served_model_name))}, allowed: names"
+            )
         if self.chain > self.depth:
             raise ConfigError(f"--chain: got {self.chain}, allowed: at most --depth ({self.depth})")
         if self.max_num_seqs > 4096:

@@ -50,7 +50,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     access_log: bool = False
     """One log line a request: method, path, status, seconds."""
     metrics_prefix: str = "octavo:"
-    """Prefix of metric names; `vllm:` serves them under the names existing dashboards know."""
+    """Prefix of metric names; `vllm:` serves them under the names that vLLM's own Grafana board asks for."""
     isolate_api_keys: bool = False
     """Requests with different API keys never share prefix-cache blocks."""
 

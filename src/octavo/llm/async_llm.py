@@ -25,6 +25,7 @@ from octavo.llm.progress import LoadingBar
 from octavo.llm.reporter import Reporter
 from octavo.obs.log import get_logger
 from octavo.obs.metrics import PREFIX, Metrics
+from octavo.text.chat import Ask, Message
 from octavo.types import RequestOutput, SamplingParams
 
 log = get_logger(__name__)
@@ -191,19 +192,43 @@ class AsyncLLM:
             )
 
     def render_chat(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **kwargs: Any
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Token ids of a conversation, through the chat template. `kwargs`: continue_final_message, tools and
-        more names for the template. Raises InvalidRequest."""
-        return self._front.render_chat(messages, add_generation_prompt=add_generation_prompt, **kwargs)
+        """Token ids of a conversation, through the chat template. `chat_template_kwargs`: more names for the template.
+        Raises InvalidRequest, also for a name there that rendering itself is made of."""
+        ask = Ask(
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            chat_template_kwargs=chat_template_kwargs,
+        )
+        return self._front.render_chat(messages, ask)
 
     async def render_chat_async(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **kwargs: Any
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """As render_chat; long conversations are rendered on a thread, so that the event loop never stalls."""
+        ask = Ask(
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            chat_template_kwargs=chat_template_kwargs,
+        )
 
         def render() -> list[int]:
-            return self._front.render_chat(messages, add_generation_prompt=add_generation_prompt, **kwargs)
+            return self._front.render_chat(messages, ask)
 
         if sum(len(str(m.get("content", ""))) for m in messages) <= LONG_TEXT:
             return render()

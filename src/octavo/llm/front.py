@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -11,6 +11,7 @@ from octavo.config.args import EngineArgs
 from octavo.engine.front import Front
 from octavo.errors import InvalidRequest
 from octavo.obs.log import get_logger
+from octavo.text.chat import DEFAULT_ASK, Ask
 from octavo.text.templates import ChatTemplates, choose, missing
 from octavo.text.tokenizer import Tokenizer
 from octavo.text.vocab.cache import TokenizerCache, user_folder
@@ -56,26 +57,11 @@ class ModelFront(msgspec.Struct, frozen=True, kw_only=True):
             template_names=tuple(front.chat_templates),
         )
 
-    def render_chat(
-        self,
-        messages: Any,
-        *,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        **kwargs: Any,
-    ) -> list[int]:
-        """Token ids of a conversation; `kwargs` are more names for the template. Raises InvalidRequest where there is
-        no template or it refuses them."""
+    def render_chat(self, messages: Any, ask: Ask = DEFAULT_ASK) -> list[int]:
+        """Token ids of a conversation. Raises InvalidRequest where there is no template or it refuses them."""
         if self.chat_template is None:
             raise missing(self.template_names)
-        return self.chat_template.encode(
-            messages,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            tools=tools,
-            kwargs=kwargs or None,
-        )
+        return self.chat_template.encode(messages, ask)
 
 
 def default_sampling(generation_config: Mapping[str, Any]) -> dict[str, Any]:

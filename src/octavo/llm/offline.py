@@ -20,10 +20,9 @@ from octavo.llm.interrupts import between_steps
 from octavo.llm.outputs import OutputProcessor, RequestState, publish
 from octavo.llm.progress import GenerateBar, LoadingBar
 from octavo.obs.metrics import Metrics
+from octavo.text.chat import Ask, Message
 from octavo.text.tokenizer import Tokenizer
 from octavo.types import RequestOutput, SamplingParams
-
-Message = Mapping[str, Any]
 
 
 def engine_args(model: str | EngineArgs, options: Mapping[str, Any]) -> EngineArgs:
@@ -103,11 +102,17 @@ class LLM:
 
         `continue_final_message` (with add_generation_prompt=False) goes on with the last message instead of answering
         it. `tools`: JSON schemas of functions, for the template; calls come back as the text the model writes.
+        `chat_template_kwargs`: more names for the template; one that rendering itself is made of is an InvalidRequest.
         """
         one = bool(messages) and isinstance(messages[0], Mapping)
         many: Sequence[Any] = [messages] if one else messages
-        more = {**(chat_template_kwargs or {}), "continue_final_message": continue_final_message, "tools": tools}
-        prompts = [self.render_chat(m, add_generation_prompt=add_generation_prompt, **more) for m in many]
+        ask = Ask(
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            chat_template_kwargs=chat_template_kwargs,
+        )
+        prompts = [self._front.render_chat(m, ask) for m in many]
         return self._generate(prompts, sampling_params, priority=0, parse_special=False, use_tqdm=use_tqdm)
 
     def stream(
@@ -123,11 +128,23 @@ class LLM:
         return self._stream(state)
 
     def render_chat(
-        self, messages: Sequence[Message], *, add_generation_prompt: bool = True, **kwargs: Any
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Token ids of a conversation, through the chat template. `kwargs`: continue_final_message, tools and
-        more names for the template. Raises InvalidRequest."""
-        return self._front.render_chat(messages, add_generation_prompt=add_generation_prompt, **kwargs)
+        """Token ids of a conversation, through the chat template. `chat_template_kwargs`: more names for the template.
+        Raises InvalidRequest, also for a name there that rendering itself is made of."""
+        ask = Ask(
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            chat_template_kwargs=chat_template_kwargs,
+        )
+        return self._front.render_chat(messages, ask)
 
     # -- knowing ------------------------------------------------------------------------------------------------------
     @property

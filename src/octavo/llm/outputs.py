@@ -24,7 +24,7 @@ class SeqState:
 
     __slots__ = (
         "request", "seq_id", "index", "text", "token_ids", "logprobs", "finish", "stop_reason", "error",
-        "_detokenizer", "_stop", "_taken_text", "_taken_ids",
+        "first", "last", "_detokenizer", "_stop", "_taken_text", "_taken_ids",
     )  # fmt: skip
 
     def __init__(self, request: RequestState, seq_id: int, index: int, tokenizer: Tokenizer) -> None:
@@ -36,6 +36,7 @@ class SeqState:
         self.finish: FinishReason | None = None
         self.stop_reason: int | str | None = None
         self.error: str | None = None
+        self.first = self.last = 0.0
         after_text = any(i not in tokenizer.special_ids for i in request.prompt_ids)
         self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens, continues=after_text)
         self._stop = StopChecker(params.stop, include=params.include_stop_str_in_output) if params.stop else None
@@ -222,29 +223,33 @@ class OutputProcessor:
             metrics.ttft.observe(now - request.arrival)
             metrics.queue_time.observe(out.queued_s)
             metrics.prefill_time.observe(max(0.0, now - request.arrival - out.queued_s))
-        elif seq.token_ids and len(request.seqs) == 1:
-            gap = (now - request.last) / count
+        if seq.first == 0.0:
+            seq.first = now
+        else:
+            gap = (now - seq.last) / count
             for _ in range(count):
                 metrics.itl.observe(gap)
-        request.last = now
+        seq.last = request.last = now
         metrics.generation_tokens.inc(count)
 
     def _close(self, seq: SeqState) -> None:
-        request = seq.request
+        request, metrics, tokens = seq.request, self.metrics, len(seq.token_ids)
         del self._seqs[seq.seq_id]
+        metrics.success.inc(label=str(seq.finish))
+        metrics.request_answer.observe(tokens)
+        if tokens > 1:
+            metrics.tpot.observe((seq.last - seq.first) / (tokens - 1))
         request.num_open -= 1
         if request.num_open:
             return
         self.requests.pop(request.request_id, None)
-        metrics = self.metrics
-        metrics.success.inc(label=str(request.seqs[0].finish))
-        now = time.monotonic()
-        metrics.e2e.observe(now - request.arrival)
+        metrics.e2e.observe(time.monotonic() - request.arrival)
         if request.first:
             metrics.decode_time.observe(request.last - request.first)
-            tokens = len(request.seqs[0].token_ids)
-            if tokens > 1:
-                metrics.tpot.observe((request.last - request.first) / (tokens - 1))
+        metrics.request_prompt.observe(len(request.prompt_ids))
+        metrics.request_longest.observe(max(len(s.token_ids) for s in request.seqs))
+        metrics.request_max_tokens.observe(request.params.max_tokens or 0)
+        metrics.request_n.observe(len(request.seqs))
 
 
 def publish(metrics: Metrics, message: Outputs) -> None:

@@ -21,6 +21,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LATENCY = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0)
 _TOKEN_GAP = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0)
 _REQUEST = (0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 60.0, 120.0, 240.0, 480.0, 960.0)
+_TOKENS = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
+_ANSWERS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 _STEP_TOKENS = (1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0)
 
 
@@ -82,7 +84,10 @@ class Info:
 
 
 class Metrics:
-    """All of them. `prefix` replaces `octavo:` (with `vllm:` existing dashboards work unchanged)."""
+    """All of them. `prefix` replaces `octavo:`: with `vllm:` every panel of vLLM's own Grafana board has data.
+
+    What is said of a request counts it once, whatever its n; what is said of an answer counts each of the n.
+    """
 
     def __init__(self, *, prefix: str = PREFIX, model: str = "") -> None:
         self.prefix, self.model = prefix, model
@@ -100,7 +105,9 @@ class Metrics:
         self.preemptions = Value("num_preemptions", "Sequences preempted.", counter)
         self.prompt_tokens = Value("prompt_tokens", "Prompt tokens of requests that gave a first token.", counter)
         self.generation_tokens = Value("generation_tokens", "Tokens generated.", counter)
-        self.success = Value("request_success", "Requests ended, by reason.", counter, label="finished_reason")
+        self.success = Value(
+            "request_success", "Answers ended, each of a request's n, by reason.", counter, label="finished_reason"
+        )
         self.rejections = Value("admission_rejections", "Requests refused, by reason.", counter, label="reason")
         self.drafts = Value("spec_decode_num_drafts", "Times tokens were drafted.", counter)
         self.draft_tokens = Value("spec_decode_num_draft_tokens", "Tokens drafted.", counter)
@@ -113,12 +120,21 @@ class Metrics:
         self.target_itl = Value("target_itl_seconds", "--target-itl-ms as resolved; 0: off.", gauge)
         self.startup = Value("startup_seconds", "Start-up time, by phase.", gauge, label="phase")
         self.ttft = Histogram("time_to_first_token_seconds", "Intake to first token.", _LATENCY)
-        self.itl = Histogram("inter_token_latency_seconds", "Gap between a stream's consecutive tokens.", _TOKEN_GAP)
-        self.tpot = Histogram("request_time_per_output_token_seconds", "Mean gap of a finished request.", _TOKEN_GAP)
+        self.itl = Histogram("inter_token_latency_seconds", "Gap between an answer's consecutive tokens.", _TOKEN_GAP)
+        self.tpot = Histogram("request_time_per_output_token_seconds", "Mean gap of an ended answer.", _TOKEN_GAP)
         self.e2e = Histogram("e2e_request_latency_seconds", "Intake to last token.", _REQUEST)
         self.queue_time = Histogram("request_queue_time_seconds", "Intake to first being scheduled.", _REQUEST)
         self.prefill_time = Histogram("request_prefill_time_seconds", "First scheduled to first token.", _REQUEST)
         self.decode_time = Histogram("request_decode_time_seconds", "First token to last token.", _REQUEST)
+        self.request_prompt = Histogram("request_prompt_tokens", "Prompt tokens of an ended request.", _TOKENS)
+        self.request_answer = Histogram("request_generation_tokens", "Tokens of an ended answer.", _TOKENS)
+        self.request_longest = Histogram(
+            "request_max_num_generation_tokens", "Tokens of the longest of an ended request's n answers.", _TOKENS
+        )
+        self.request_max_tokens = Histogram(
+            "request_params_max_tokens", "max_tokens of an ended request, cut to what its length leaves.", _TOKENS
+        )
+        self.request_n = Histogram("request_params_n", "n of an ended request.", _ANSWERS)
         self.step_tokens = Histogram("iteration_tokens_total", "Tokens of a step.", _STEP_TOKENS)
         self.lora = Info("lora_requests_info", "Adapters in use (none yet).")
         self.cache_config = Info("cache_config_info", "How the KV cache is configured.")

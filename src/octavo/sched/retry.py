@@ -17,6 +17,11 @@ class Suspects:
     def __bool__(self) -> bool:
         return bool(self._groups)
 
+    @property
+    def left(self) -> bool:
+        """Somebody is still to be tried. Only looks: those that ended stay on the stack."""
+        return any(not seq.done for group in self._groups for seq in group)
+
     def accuse(self, members: list[Sequence], *, trial: bool) -> Sequence | None:
         """A step with these members failed. The guilty one where a trial had it alone; else its halves are to be tried.
 

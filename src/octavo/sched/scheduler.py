@@ -491,6 +491,6 @@ class Scheduler:
         assert len({*slots, *self._slots}) == self.config.max_num_seqs
         if not self.has_work:
             assert self.kv.pool.free == self.kv.pool.total
-            assert not self.running and not len(self.queue) and not self._suspects.next()
+            assert not self.running and not len(self.queue) and not self._suspects.left
             assert self.kv.held == self.kv.allocated == 0
             self.kv.promises.check_idle()

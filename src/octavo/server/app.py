@@ -37,7 +37,7 @@ ROUTES: Mapping[str, Mapping[str, Handler]] = {
     "/health": {"GET": info.health},
     "/metrics": {"GET": info.metrics},
     "/openapi.json": {"GET": info.openapi},
-    "/ping": {"GET": info.ping},
+    "/ping": {"GET": info.health},
     "/tokenize": {"POST": tokenize},
     "/v1/chat/completions": {"POST": chat_completions},
     "/v1/completions": {"POST": completions},

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import json
+import math
 import re
 from typing import Any, TypeVar
 
 import msgspec
 
 from octavo.errors import InvalidRequest, UnsupportedField
+from octavo.types.mismatch import locate, refusal
 
 Body = TypeVar("Body", bound=msgspec.Struct)
+Value = TypeVar("Value")
 
 MAX_DEPTH = 32
 """Nesting of free-form values (chat_template_kwargs)."""
@@ -57,8 +61,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 EMPTY_ONLY = frozenset({"refusal", "audio", "function_call", "annotations"})
 """Fields of messages that may only be empty."""
 
-_AT = re.compile(r" - at `(?P<where>[^`]*|key` in `[^`]*)`$")
-_UNKNOWN = re.compile(r"unknown field `(?P<name>.*?)`", re.DOTALL)
+_UNKNOWN = re.compile(r"Object contains unknown field `[^`]*`")
+"""The error of a field of the body itself; one deeper inside says where."""
 
 
 def decode(body: bytes, kind: type[Body]) -> Body:
@@ -68,32 +72,53 @@ def decode(body: bytes, kind: type[Body]) -> Body:
     served here, unless its value asks for nothing.
     """
     try:
-        return msgspec.json.decode(body, type=kind)
+        return _strictly(body, kind)
     except msgspec.ValidationError as error:
         return _second_look(body, kind, error)
+
+
+def _second_look(body: bytes, kind: type[Body], error: msgspec.ValidationError) -> Body:
+    """Off the fast path: drop fields that ask for nothing and try again, or say what is wrong."""
+    if _UNKNOWN.fullmatch(str(error)) is None:
+        raise _explain(error, kind, body) from None
+    fields, known = _strictly(body, dict[str, msgspec.Raw]), set(kind.__struct_fields__)
+    for name in [name for name in fields if name not in known]:
+        refuse_unless_neutral(name, _freely(bytes(fields.pop(name))), known)
+    try:
+        return _strictly(msgspec.json.encode(fields), kind)
+    except msgspec.ValidationError as bad:
+        raise _explain(bad, kind, body) from None
+
+
+def _strictly(body: bytes, kind: type[Value]) -> Value:
+    """Raises: msgspec.ValidationError; InvalidRequest where it is no JSON."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError:
+        raise
     except RecursionError:
         raise InvalidRequest("request body: nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"request body: not valid JSON ({error})") from None
 
 
-def _second_look(body: bytes, kind: type[Body], error: msgspec.ValidationError) -> Body:
-    """Off the fast path: drop fields that ask for nothing and try again, or say what is wrong."""
-    if _UNKNOWN.search(str(error)) is None or _AT.search(str(error)) is not None:
-        raise _explain(error, kind) from None
+def _freely(body: bytes) -> Any:
+    """The JSON as whatever it is; numbers beyond 64 bits are infinite. Raises: InvalidRequest."""
     try:
-        fields = msgspec.json.decode(body)
+        return json.loads(body, parse_constant=_no_constant, parse_int=_integer)
     except RecursionError:
         raise InvalidRequest("request body: nested too deeply") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as bad:
+    except ValueError as bad:
         raise InvalidRequest(f"request body: not valid JSON ({bad})") from None
-    known = set(kind.__struct_fields__)
-    for name in [name for name in fields if name not in known]:
-        refuse_unless_neutral(name, fields.pop(name), known)
-    try:
-        return msgspec.convert(fields, type=kind, str_keys=True)
-    except msgspec.ValidationError as bad:
-        raise _explain(bad, kind) from None
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is none")
+
+
+def _integer(digits: str) -> int | float:
+    """Python refuses to read an integer of thousands of digits."""
+    return int(digits) if len(digits) < 1000 else math.inf
 
 
 def refuse_unless_neutral(name: str, value: object, known: set[str]) -> None:
@@ -111,23 +136,12 @@ def suggest(name: str, known: set[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def _explain(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> InvalidRequest:
-    text = str(error)
-    where = ""
-    if at := _AT.search(text):
-        where = at["where"].replace("key` in `", "").removeprefix("$").lstrip(".")
-        text = text[: at.start()]
-    text = text.replace("`", "'")
-    if unknown := _UNKNOWN.search(str(error)):
-        name = f"{where}.{unknown['name']}" if where else unknown["name"]
-        return UnsupportedField(f"{name}: no such field", param=name)
-    if missing := re.search(r"missing required field '([^']*)'", text):
-        where = f"{where}.{missing[1]}" if where else missing[1]
-        return InvalidRequest(f"{where}: required", param=where)
+def _explain(error: msgspec.ValidationError, kind: type[msgspec.Struct], body: bytes) -> InvalidRequest:
+    value = _freely(body)
+    where = locate(error, kind, value).where
     if where.rpartition(".")[2] in EMPTY_ONLY:
         return UnsupportedField(f"{where}: not supported by this server; leave it out", param=where)
-    text = text[:1].lower() + text[1:]
-    return InvalidRequest(f"{where}: {text}" if where else f"request body: {text}", param=where or None)
+    return refusal(error, kind, value, whole="request body")
 
 
 def check_free_form(name: str, value: object) -> None:

@@ -39,11 +39,6 @@ async def health(app: App, exchange: Exchange) -> None:
     await exchange.json({"status": "ok"})
 
 
-async def ping(app: App, exchange: Exchange) -> None:
-    """200 when the process answers at all."""
-    await exchange.json({"status": "ok"})
-
-
 async def version(app: App, exchange: Exchange) -> None:
     await exchange.json({"version": octavo.__version__})
 

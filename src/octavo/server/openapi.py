@@ -19,7 +19,7 @@ _ROUTES: list[tuple[str, str, str, type[msgspec.Struct] | None, type[msgspec.Str
     ("post", "/tokenize", "Text or messages to token ids.", p.TokenizeBody, p.TokenizeReply, "application/json"),
     ("post", "/detokenize", "Token ids to text.", p.DetokenizeBody, p.DetokenizeReply, "application/json"),
     ("get", "/health", "200 when requests are served. Needs no key.", None, None, "application/json"),
-    ("get", "/ping", "200 when the process answers. Needs no key.", None, None, "application/json"),
+    ("get", "/ping", "As /health. Needs no key.", None, None, "application/json"),
     ("get", "/metrics", "Prometheus metrics.", None, None, "text/plain"),
     ("get", "/version", "The server's version.", None, None, "application/json"),
     ("get", "/openapi.json", "This document.", None, None, "application/json"),

@@ -63,7 +63,13 @@ class LLMPort(Protocol):
         ...
 
     async def render_chat_async(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **kwargs: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Long conversations are rendered on a thread, so that nobody else waits (R16). Raises: InvalidRequest."""
         ...

@@ -34,6 +34,10 @@ RESERVED = re.compile(
     r"lipsum|cycler|joiner|loop|self|caller|varargs|kwargs|true|false|none)"
 )
 """Names that a request's template arguments may not set: they would replace parts of the rendering itself."""
+KWARGS_ALLOWED = (
+    "names that the template reads as its own; not those that rendering is made of (messages, tools, "
+    "add_generation_prompt, tokenize, return_*, *_token, self, …)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +50,8 @@ class Ask:
     """End inside the last message, so that the model goes on with it."""
     tools: Sequence[Mapping[str, Any]] | None = None
     """JSON schemas of functions, as in OpenAI's API."""
-    kwargs: Mapping[str, Any] | None = None
-    """More names for the template."""
+    chat_template_kwargs: Mapping[str, Any] | None = None
+    """More names for the template, none of them RESERVED."""
 
     def check(self) -> None:
         """Raises InvalidRequest."""
@@ -62,10 +66,16 @@ class Ask:
         tools = self.tools if self.tools is not None else ()
         if not isinstance(tools, list | tuple) or not all(isinstance(tool, Mapping) for tool in tools):
             raise InvalidRequest.field("tools", type(tools).__name__, "a list of objects, JSON schemas of functions")
-        for name in self.kwargs or ():
+        more = self.chat_template_kwargs if self.chat_template_kwargs is not None else {}
+        if not isinstance(more, Mapping):
+            raise InvalidRequest.field("chat_template_kwargs", type(more).__name__, "an object")
+        for name in more:
             if not isinstance(name, str) or RESERVED.fullmatch(name) or not name.isidentifier():
-                allowed = "names the template defines itself for callers"
-                raise InvalidRequest.field("chat_template_kwargs", name, allowed)
+                got = name[:80] if isinstance(name, str) else type(name).__name__
+                raise InvalidRequest.field("chat_template_kwargs", got, KWARGS_ALLOWED)
+
+
+DEFAULT_ASK = Ask()
 
 
 class ChatTemplate:
@@ -142,7 +152,7 @@ class ChatTemplate:
         """(rendered text with user strings broken by the guard character, that character)."""
         ask.check()
         plain = plain_messages(messages, self.content_form)
-        kwargs = dict(ask.kwargs or {})
+        kwargs = dict(ask.chat_template_kwargs or {})
         guard, end = unused_characters([plain, ask.tools, kwargs], 2)
         break_up = Breaker(self._tokens, guard)
         broken = [break_up.message(message) for message in plain]

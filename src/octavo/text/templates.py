@@ -29,15 +29,15 @@ class ChatTemplates:
     def names(self) -> tuple[str, ...]:
         return tuple(self._sources)
 
-    def encode(self, messages: Sequence[Message], **ask: Any) -> list[int]:
+    def encode(self, messages: Sequence[Message], ask: Ask | None = None, **more: Any) -> list[int]:
         """Token ids; a conversation with tools goes through `tool_use` where the model has one. As
         ChatTemplate.encode."""
-        asked = Ask(**ask)
+        asked = ask or Ask(**more)
         return self._for(asked).encode(messages, asked)
 
-    def render(self, messages: Sequence[Message], **ask: Any) -> str:
+    def render(self, messages: Sequence[Message], ask: Ask | None = None, **more: Any) -> str:
         """The same as text. As ChatTemplate.render."""
-        asked = Ask(**ask)
+        asked = ask or Ask(**more)
         return self._for(asked).render(messages, asked)
 
     def _for(self, ask: Ask) -> ChatTemplate:

@@ -139,19 +139,19 @@ def test_what_is_left_over_or_miscounted_is_a_missed_row() -> None:
         "kv_cache_usage_perc": 0.0,
         "kv_cache_waste_perc": 0.1,
         "num_preemptions_total": 5.0,
-        "request_success_total": 7.0,
+        "e2e_request_latency_seconds_count": 7.0,
     }
     found = made_up(ends={"answered": 10, "left": 3, "refused": 1})
 
     def statuses(*, files: int = 0, **counters: float) -> list[str]:
-        after = idle | {"request_success_total": 17.0, "num_preemptions_total": 8.0} | counters
+        after = idle | {"e2e_request_latency_seconds_count": 17.0, "num_preemptions_total": 8.0} | counters
         rows = list(soak._left_over(idle, after, files, found))
         assert rows[0].note == "3 preemptions"
         return [row.status for row in rows]
 
-    assert statuses() == statuses(request_success_total=20.0) == statuses(files=-1) == ["passed"] * 3
+    assert statuses() == statuses(e2e_request_latency_seconds_count=20.0) == statuses(files=-1) == ["passed"] * 3
     for left in ({"num_requests_running": 1.0}, {"num_requests_waiting": 1.0}, {"kv_cache_usage_perc": 0.01}):
         assert statuses(**left) == ["missed", "passed", "passed"]
     assert statuses(files=1) == ["missed", "passed", "passed"]
     for ends in (16.0, 21.0):
-        assert statuses(request_success_total=ends) == ["passed", "missed", "passed"]
+        assert statuses(e2e_request_latency_seconds_count=ends) == ["passed", "missed", "passed"]

@@ -16,6 +16,7 @@ from octavo.cli import batch, run
 from octavo.cli.errors import OK, SOME_FAILED, UsageError
 from octavo.config.args import EngineArgs
 from octavo.errors import EngineDead, InvalidRequest, PromptTooLong, QueueFull
+from octavo.text.chat import Ask
 from octavo.types import Completion, FinishReason, RequestOutput, SamplingParams
 
 
@@ -24,6 +25,7 @@ class Engine:
 
     chat_template: object | None = object()
     default_sampling: dict[str, Any] = {"temperature": 0.5}
+    model_names = ("org/m",)
 
     def __init__(self) -> None:
         self.params: list[SamplingParams] = []
@@ -32,6 +34,7 @@ class Engine:
         self.asked: list[dict[str, Any]] = []
 
     def render_chat(self, messages: Sequence[dict[str, Any]], **asked: Any) -> list[int]:
+        Ask(**asked).check()
         self.asked.append(asked)
         if "content" not in messages[-1]:
             raise InvalidRequest("content is missing", param="messages")
@@ -45,6 +48,8 @@ class Engine:
             raise PromptTooLong("9 tokens, allowed: 8")
         if text == "dead":
             raise EngineDead("the engine died")
+        if text == "bug":
+            raise ZeroDivisionError("oh")
         if text == "full" and not self.full:
             self.full += 1
             raise QueueFull("full", retry_after=0)
@@ -88,7 +93,7 @@ def test_order_fields_and_defaults(tmp_path: Path, llm: Engine) -> None:
     lines: list[object] = [{"id": i, "prompt": f"p{i}", "seed": i} for i in range(30)]
     assert answer(tmp_path / "in", out, *lines) == OK
     found = records(out)
-    assert [r["line"] for r in found] == list(range(30))
+    assert [r["line"] for r in found] == list(range(1, 31))
     assert [r["id"] for r in found] == list(range(30))
     assert found[4]["text"] == "P4"
     assert found[4]["finish_reason"] == "stop"
@@ -98,7 +103,7 @@ def test_order_fields_and_defaults(tmp_path: Path, llm: Engine) -> None:
 
 def test_every_kind_of_line(tmp_path: Path, llm: Engine) -> None:
     out = tmp_path / "out"
-    body = {"model": "x", "messages": [{"role": "user", "content": "d"}]}
+    body = {"model": "m", "messages": [{"role": "user", "content": "d"}]}
     code = answer(
         tmp_path / "in",
         out,
@@ -112,17 +117,62 @@ def test_every_kind_of_line(tmp_path: Path, llm: Engine) -> None:
     assert code == OK
     assert [r["text"] for r in records(out)] == ["A", "B", ["C", "C"], "D", "FULL"]
     assert records(out)[3]["id"] == "z"
+    assert [r["line"] for r in records(out)] == [1, 3, 4, 5, 6], "of the file: the second line is blank"
+
+
+def test_a_line_for_another_model_is_that_lines_error(tmp_path: Path, llm: Engine) -> None:
+    out, body = tmp_path / "out", {"messages": [{"role": "user", "content": "a"}], "stream": True}
+    models: list[object] = ["gpt-4", "org/m", "m", None, "", 5]
+    lines: list[object] = [{"custom_id": "z", "url": "/v1/x", "body": body | {"model": model}} for model in models]
+    assert answer(tmp_path / "in", out, *lines, {"prompt": "b", "model": "gpt-4"}) == SOME_FAILED
+    found = records(out)
+    assert [r.get("text") for r in found] == [None, "A", "A", "A", "A", None, None]
+    for record in (found[0], found[-1]):
+        assert record["error"]["type"] == "not_found_error"
+        assert record["error"]["message"] == "model 'gpt-4' is not served here; served: 'org/m', 'm'"
+    assert found[5]["error"]["message"] == "model: got 5, allowed: a text"
+    assert [r["id"] for r in found[:-1]] == ["z"] * 6
 
 
 def test_what_is_for_the_template(tmp_path: Path, llm: Engine) -> None:
     out, messages = tmp_path / "out", [{"role": "user", "content": "c"}]
     asked = {"tools": [{"type": "function"}], "chat_template_kwargs": {"enable_thinking": False}}
-    bad = {"messages": messages, "chat_template_kwargs": {"tools": []}}
-    lines = [{"messages": messages, **asked}, {"messages": messages, "continue_final_message": True}, bad]
-    assert answer(tmp_path / "in", out, *lines, seqs=1) == SOME_FAILED
-    assert {"enable_thinking": False, "tools": [{"type": "function"}]} in llm.asked
-    assert {"add_generation_prompt": False, "continue_final_message": True} in llm.asked
-    assert "chat_template_kwargs" in json.dumps(records(out)[2])
+    lines = [{"messages": messages, **asked}, {"messages": messages, "continue_final_message": True}]
+    assert answer(tmp_path / "in", out, *lines, seqs=1) == OK
+    assert llm.asked == [asked, {"add_generation_prompt": False, "continue_final_message": True}]
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"messages": []},
+        {"self": 5},
+        {"add_generation_prompt": False},
+        {"tools": []},
+        5,
+        ["x"],
+    ],
+)
+def test_names_for_the_template_that_it_may_not_have_are_the_lines_error(
+    kwargs: object, tmp_path: Path, llm: Engine
+) -> None:
+    out, messages = tmp_path / "out", [{"role": "user", "content": "c"}]
+    lines = [{"messages": messages, "chat_template_kwargs": kwargs}, {"prompt": "good"}]
+    assert answer(tmp_path / "in", out, *lines) == SOME_FAILED
+    bad, good = records(out)
+    assert good["text"] == "GOOD" and bad["error"]["type"] == "invalid_request_error"
+    assert bad["error"]["message"].startswith("chat_template_kwargs: got ") and "allowed: " in bad["error"]["message"]
+
+
+def test_a_bug_of_ours_is_the_lines_error(tmp_path: Path, llm: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    out = tmp_path / "out"
+    deep = '{"prompt": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    assert answer(tmp_path / "in", out, {"prompt": "bug"}, deep, {"prompt": "good"}) == SOME_FAILED
+    bug, nested, good = records(out)
+    assert bug["error"] == {"type": "server_error", "message": "internal error: ZeroDivisionError: oh"}
+    assert "line 1 of the input" in caplog.text and "Traceback" in caplog.text
+    assert nested["error"]["message"] == "not a JSON object: nested too deeply"
+    assert good["text"] == "GOOD"
 
 
 def test_errors_stay_in_their_line(tmp_path: Path, llm: Engine) -> None:
@@ -149,23 +199,52 @@ def test_errors_stay_in_their_line(tmp_path: Path, llm: Engine) -> None:
     assert found[9]["error"]["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"stop": 5}, "stop: got 5, allowed: a text or a list of texts"),
+        ({"stop": ["a", 5]}, "stop[1]: got 5, allowed: a text"),
+        ({"temperature": "hot"}, "temperature: got 'hot', allowed: a number"),
+        ({"n": None}, "n: got null, allowed: an integer"),
+        ({"temprature": 1}, "temprature: no such field; did you mean temperature?"),
+        ({"logit_bias": {"x": 1}}, "logit_bias: got a text as a key, allowed: an integer as a key"),
+    ],
+)
+def test_errors_of_a_line_say_where_got_and_allowed(
+    fields: dict[str, Any], says: str, tmp_path: Path, llm: Engine
+) -> None:
+    out = tmp_path / "out"
+    assert answer(tmp_path / "in", out, {"prompt": "a", **fields}) == SOME_FAILED
+    assert records(out)[0]["error"] == {"type": "invalid_request_error", "message": says}
+
+
+def test_logit_bias_has_the_keys_that_json_has(tmp_path: Path, llm: Engine) -> None:
+    assert answer(tmp_path / "in", tmp_path / "out", {"prompt": "a", "logit_bias": {"7": -1}}) == OK
+    assert llm.params[0].logit_bias == {7: -1.0}
+
+
 def test_resume_after_a_dead_engine(tmp_path: Path, llm: Engine) -> None:
     out = tmp_path / "out"
-    lines: list[object] = [{"prompt": "a"}, "broken", {"prompt": "c"}, {"prompt": "dead"}, {"prompt": "e"}]
+    lines: list[object] = [{"prompt": "a"}, "", "broken", {"prompt": "c"}, "", {"prompt": "dead"}, {"prompt": "e"}]
     with pytest.raises(EngineDead):
         answer(tmp_path / "in", out, *lines, seqs=1)
     assert len(records(out)) == 3
     with out.open("a") as file:
-        file.write('{"line":3,"te')  # cut in the middle of a write
-    lines[3] = {"prompt": "d"}
+        file.write('{"line":6,"te')  # cut in the middle of a write
+    lines[5] = {"prompt": "d"}
     before = llm.answered
     assert answer(tmp_path / "in", out, *lines, resume=True) == SOME_FAILED  # the broken line still counts
     assert [r.get("text") for r in records(out)] == ["A", None, "C", "D", "E"]
+    assert [r["line"] for r in records(out)] == [1, 3, 4, 6, 7]
     assert llm.answered == before + 2
 
 
 def test_an_output_is_never_overwritten_by_accident(tmp_path: Path, llm: Engine) -> None:
     out = tmp_path / "out"
+    for strange in ('{"line": "1"}\n', '{"line": 0}\n', '{"line": 2}\n{"line": 2}\n'):
+        out.write_text(strange)
+        with pytest.raises(UsageError, match="not from an earlier run"):
+            answer(tmp_path / "in", out, {"prompt": "a"}, resume=True)
     out.write_text("precious\n")
     for resume in (False, True):
         with pytest.raises(UsageError):

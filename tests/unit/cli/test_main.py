@@ -81,6 +81,11 @@ def test_help_pages(words: list[str], capsys: pytest.CaptureFixture[str]) -> Non
         (["serve", "m", "--max-model-len", "long"], "--max-model-len: got 'long', allowed: an integer"),
         (["serve", "m", "--dtype", "fp4"], "allowed: auto | float32 | bfloat16"),
         (["serve", "m", "--port"], "--port: got nothing"),
+        (["serve", "m", "--served-model-name", ""], "--served-model-name: got '', allowed: names"),
+        (
+            ["serve", "m", "--served-model-name=a", "--served-model-name= "],
+            "--served-model-name: got 'a', ' ', allowed",
+        ),
         (["serve", "m", "--host", "0.0.0.0"], "--insecure"),
         (["serve", "m", "n"], "unexpected argument 'n'"),
         (["run", "m", "hi", "--input", "f"], "one of them"),

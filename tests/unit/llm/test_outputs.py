@@ -13,7 +13,7 @@ from octavo.errors import EngineDead, InvalidRequest
 from octavo.facts import Facts
 from octavo.llm.intake import Intake
 from octavo.llm.outputs import OutputProcessor, RequestState
-from octavo.obs.metrics import Metrics
+from octavo.obs.metrics import Histogram, Metrics
 from octavo.sched.refused import Refused
 from octavo.text.tokenizer import Tokenizer
 from octavo.types import FinishReason, Logprob, SamplingParams, SeqOutput, TokenLogprobs
@@ -137,6 +137,32 @@ def test_n_ends_when_all_have(front: Front) -> None:
     front.push(SeqOutput(two, ids("b"), FinishReason.STOP))
     out = state.take()
     assert out.finished and [c.text for c in out.outputs] == ["a", "b"] and [c.index for c in out.outputs] == [0, 1]
+
+
+def test_each_of_n_answers_is_counted(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("octavo.llm.outputs.time.monotonic", lambda: now[0])
+    state = front.open(SamplingParams(n=3, max_tokens=9), prompt="pq")
+    one, two, three = (s.seq_id for s in state.seqs)
+    front.push(SeqOutput(one, ids("a")), SeqOutput(two, ids("a")))
+    now[0] += 1  # the third begins later; that is no gap
+    front.push(SeqOutput(one, ids("b"), FinishReason.LENGTH), SeqOutput(two, ids("b")), SeqOutput(three, ids("a")))
+    now[0] += 3
+    front.push(SeqOutput(two, ids("cd"), FinishReason.STOP), SeqOutput(three, ids("b")))
+    now[0] += 5
+    front.push(SeqOutput(three, [], FinishReason.ERROR, error="boom"))
+    metrics = front.metrics
+    assert metrics.success.by_label == {"length": 1.0, "stop": 1.0, "error": 1.0}
+
+    def told(histogram: Histogram) -> tuple[int, float]:
+        return sum(histogram.counts), histogram.sum
+
+    assert told(metrics.itl) == (5, 1 + 1 + 3 + 3), "the two tokens of a step share its gap"
+    assert told(metrics.tpot) == (3, 1 + 4 / 3 + 3)
+    assert told(metrics.request_answer) == (3, 2 + 4 + 2)
+    assert told(metrics.request_prompt) == (1, 2) and told(metrics.request_longest) == (1, 4)
+    assert told(metrics.request_n) == (1, 3) and told(metrics.request_max_tokens) == (1, 9)
+    assert told(metrics.e2e) == (1, 9) and told(metrics.decode_time) == (1, 4)
 
 
 def test_logprobs_follow_the_tokens(front: Front) -> None:

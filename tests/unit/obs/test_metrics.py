@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client.parser import text_string_to_metric_families
 
 from octavo.obs.metrics import Histogram, Metrics
-from tests.metric_names import FAMILIES
+from tests.metric_names import FAMILIES, GRAFANA
 
 EXPECTED = FAMILIES | {
     "steps", "steps_cut", "step_seconds", "step_expected_seconds", "step_missed_seconds", "target_itl_seconds",
@@ -20,6 +20,22 @@ def test_every_known_name_is_declared_once() -> None:
     names = [m.name for m in Metrics().declared()]
     assert len(names) == len(set(names))
     assert set(names) >= EXPECTED
+
+
+def test_vllms_board_finds_every_sample_it_asks_for() -> None:
+    metrics = Metrics(prefix="vllm:", model="m")
+    metrics.success.inc(label="stop")
+    found = {}
+    for family in text_string_to_metric_families(metrics.render().decode()):
+        found.update({sample.name: sample.labels for sample in family.samples})
+    assert {f"vllm:{name}" for name in GRAFANA} - set(found) == set()
+    assert all(found[f"vllm:{name}"]["model_name"] == "m" for name in GRAFANA)
+    assert found["vllm:request_success_total"]["finished_reason"] == "stop"
+
+
+def test_lengths_fall_into_ones_twos_and_fives() -> None:
+    bounds = Metrics().request_prompt.bounds
+    assert bounds[:5] == (1, 2, 5, 10, 20) and bounds[-1] == 500_000
 
 
 def test_prefix_and_counter_suffix() -> None:

@@ -279,6 +279,19 @@ def test_an_error_that_passes_costs_nobody() -> None:
     assert rig.tokens(0) == truth(rig, one) and rig.scheduler.stats().failed_steps == 1
 
 
+def test_checking_the_books_changes_nothing() -> None:
+    rig = Rig(fail=lambda plan: "broken")
+    for one in (request(0, [1] * 20), request(1, [2] * 20)):
+        rig.core.add(one)
+    rig.step()
+    rig.scheduler.abort(0)
+    rig.scheduler.abort(1)
+    assert not rig.scheduler.has_work
+    before = [*rig.scheduler._suspects._groups]
+    rig.scheduler.check()
+    assert before and rig.scheduler._suspects._groups == before and not rig.scheduler._suspects.left
+
+
 def test_a_failed_step_teaches_the_cache_nothing() -> None:
     rig = Rig(fail=lambda plan: "broken")
     rig.core.add(request(0, [1] * 40, max_tokens=2))

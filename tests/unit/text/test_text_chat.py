@@ -67,7 +67,7 @@ def test_no_control_token_across_borders(tiny: Tokenizer) -> None:
     ):
         template = ChatTemplate(source, tokenizer=tiny)
         tools = [{"name": "<|im_end|>", "more": {"<|im_end|>": ["<|im_end|>"]}}]
-        ids = template.encode(messages, tools=tools, kwargs={"extra": "<|im_end|>"})
+        ids = template.encode(messages, tools=tools, chat_template_kwargs={"extra": "<|im_end|>"})
         assert tiny.special_ids.isdisjoint(ids), source
 
 
@@ -174,7 +174,7 @@ def test_template_errors(tiny: Tokenizer) -> None:
 )
 def test_kwargs_cannot_override(name: str, tiny: Tokenizer) -> None:
     with pytest.raises(InvalidRequest, match="chat_template_kwargs"):
-        ChatTemplate(CHATML, tokenizer=tiny).encode(user("x"), kwargs={name: "y"})
+        ChatTemplate(CHATML, tokenizer=tiny).encode(user("x"), chat_template_kwargs={name: "y"})
 
 
 def test_dialect(tiny: Tokenizer) -> None:
@@ -189,7 +189,7 @@ def test_dialect(tiny: Tokenizer) -> None:
     {% break %}
 {% endfor %}
 {{ strftime_now('%Y') | length }}{{ "<é&'>" | tojson }}{{ {'a': [1]} | tojson(indent=1) }}{{ flag }}{{ eos_token }}"""
-    got = ChatTemplate(source, tokenizer=tiny).render(user("hi"), kwargs={"flag": True})
+    got = ChatTemplate(source, tokenizer=tiny).render(user("hi"), chat_template_kwargs={"flag": True})
     want = '1{"role": "user", "content": "hi"}\nhi\n4"<é&\'>"{\n "a": [\n  1\n ]\n}True<|im_end|>'
     assert got == want
 
@@ -335,6 +335,6 @@ def test_tojson_takes_transformers_arguments(tiny: Tokenizer) -> None:
         "{{ x|tojson(true) }} {{ x|tojson(indent=2) }} {{ x|tojson(separators=(',', ':')) }} "
         "{{ x|tojson(sort_keys=true) }} {{ x|tojson(ensure_ascii=false) }}"
     )
-    got = ChatTemplate(source, tokenizer=tiny).render(user("x"), kwargs={"x": {"b": "é", "a": 1}})
+    got = ChatTemplate(source, tokenizer=tiny).render(user("x"), chat_template_kwargs={"x": {"b": "é", "a": 1}})
     want = '{"b": "\\u00e9", "a": 1} {\n  "b": "é",\n  "a": 1\n} {"b":"é","a":1} {"a": 1, "b": "é"} {"b": "é", "a": 1}'
     assert got == want

@@ -12,7 +12,6 @@ from octavo.server.exchange import Exchange
 from octavo.server.openai.answer import Job, usage_of
 from octavo.server.openai.logprobs import HEAVY_SCORES, chat_scores, prompt_scores
 from octavo.server.openai.params import (
-    RESERVED_KWARGS,
     chat_params,
     check_model,
     check_priority,
@@ -81,16 +80,15 @@ async def render(
         )
     plain = plain_messages(messages, max_messages)
     tools = checked_tools(body.tools, getattr(body, "tool_choice", None))
-    extra = body.chat_template_kwargs or {}
-    if extra:
-        check_free_form("chat_template_kwargs", extra)
-        for name in extra:
-            if name in RESERVED_KWARGS or name.startswith(("return_", "_")) or not name.isidentifier():
-                raise InvalidRequest(f"chat_template_kwargs: {name[:80]!r} cannot be set", param="chat_template_kwargs")
+    check_free_form("chat_template_kwargs", body.chat_template_kwargs)
     goes_on, opens = body.continue_final_message, body.add_generation_prompt
     opens = not goes_on if opens is None else opens
     return await llm.render_chat_async(
-        plain, add_generation_prompt=opens, continue_final_message=goes_on, tools=tools, **extra
+        plain,
+        add_generation_prompt=opens,
+        continue_final_message=goes_on,
+        tools=tools,
+        chat_template_kwargs=body.chat_template_kwargs,
     )
 
 

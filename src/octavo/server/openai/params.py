@@ -31,22 +31,6 @@ _PLAIN = (
 _DEFAULTS = frozenset({"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens"})
 MAX_SALT = 256
 MAX_TOOLS = 128
-# They shape the request itself and must not come through a side door (S06).
-RESERVED_KWARGS = frozenset(
-    {
-        "add_generation_prompt",
-        "chat_template",
-        "continue_final_message",
-        "conversation",
-        "documents",
-        "max_length",
-        "messages",
-        "padding",
-        "tokenize",
-        "tools",
-        "truncation",
-    }
-)
 
 
 def sampling_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,15 +143,7 @@ def _content(message: ChatMessage, where: str) -> str | list[dict[str, str]] | N
         raise InvalidRequest(f"{where}.content: required", param=f"{where}.content")
     if message.content is None or isinstance(message.content, str):
         return message.content
-    parts = []
-    for number, part in enumerate(message.content):
-        at = f"{where}.content[{number}]"
-        if part.type != "text":
-            raise UnsupportedField(f"{at}.type: got {part.type[:80]!r}, allowed: 'text'", param=f"{at}.type")
-        if part.text is None:
-            raise InvalidRequest(f"{at}.text: required", param=f"{at}.text")
-        parts.append({"type": "text", "text": part.text})
-    return parts
+    return [{"type": part.type, "text": part.text} for part in message.content]
 
 
 def checked_tools(tools: list[dict[str, Any]] | None, choice: object) -> list[dict[str, Any]] | None:

@@ -71,8 +71,8 @@ class CompletionBody(SamplingBody):
 
 
 class TextPart(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    type: str
-    text: str | None = None
+    type: Literal["text"]
+    text: str
 
 
 class ChatMessage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
