@@ -19,7 +19,7 @@ from octavo.engine.spawn import Spawned
 from octavo.errors import EngineDead, InvalidRequest, QueueFull
 from octavo.facts import Facts
 from octavo.llm.front import ModelFront
-from octavo.llm.intake import Intake, Prepared, Prompt, split_prompt
+from octavo.llm.intake import Intake, Prepared, Prompt, check_params, split_prompt
 from octavo.llm.outputs import OutputProcessor, RequestState, publish
 from octavo.llm.progress import LoadingBar
 from octavo.llm.reporter import Reporter
@@ -144,6 +144,7 @@ class AsyncLLM:
         """Check, tokenise, hand over. Nothing stays behind where this raises or is cancelled."""
         arrival = time.monotonic()
         self.check_health()
+        check_params(params)
         self._check_room(params.n)
         self._preparing += params.n
         try:

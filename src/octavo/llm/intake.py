@@ -83,6 +83,25 @@ def pack_ids(ids: Iterable[int], *, vocab_size: int, name: str = "prompt") -> ar
     return packed
 
 
+def check_params(params: object, name: str = "params") -> SamplingParams:
+    """`params`, called `name` where they came from. Raises InvalidRequest for anything but a SamplingParams."""
+    if not isinstance(params, SamplingParams):
+        raise InvalidRequest.field(name, params, "a SamplingParams")
+    return params
+
+
+def check_priority(priority: object, policy: str) -> None:
+    """Raises InvalidRequest for what is no integer of 32 bits, and where a priority would be ignored."""
+    if not isinstance(priority, int) or isinstance(priority, bool) or not -(2**31) <= priority < 2**31:
+        raise InvalidRequest.field("priority", priority, f"an integer from {-(2**31)} to {2**31 - 1}")
+    if priority and policy != "priority":
+        raise InvalidRequest.field(
+            "priority",
+            priority,
+            f"0 (the scheduling policy here is {policy}; --scheduling-policy priority takes others)",
+        )
+
+
 class Intake:
     """Thread-safe but for the counter of ids, which CPython makes atomic: long prompts are prepared on a thread."""
 
@@ -106,6 +125,9 @@ class Intake:
     ) -> Prepared:
         """Raises InvalidRequest, PromptTooLong."""
         arrival = time.monotonic() if arrival is None else arrival
+        check_params(params)
+        check_priority(priority, self.config.scheduler.policy)
+        root = self._root(cache_salt)
         text, given = split_prompt(prompt)
         if text is not None:
             if len(text) > CHARS_PER_TOKEN * self.max_len:
@@ -120,16 +142,13 @@ class Intake:
         if sys.byteorder != "little":
             ids.byteswap()
         packed = ids.tobytes()
-        if not isinstance(priority, int) or not -(2**31) <= priority < 2**31:
-            raise InvalidRequest.field("priority", priority, "an integer of 32 bits")
-        root = self._root(cache_salt)
         requests = [
             Request(
                 seq_id=next(self._ids),
                 prompt_ids=packed,
                 params=child,
                 arrival=arrival,
-                priority=priority,
+                priority=int(priority),
                 root=root,
             )
             for child in self._children(params)
