@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -248,3 +249,17 @@ def test_a_broken_executor_is_a_dead_engine(llm: LLM, monkeypatch: pytest.Monkey
         llm.generate("a", use_tqdm=False)
     with pytest.raises(EngineDead):
         list(stream)
+
+
+def test_an_answer_that_is_cut_is_told_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "octavo"), LLM(fake_args(max_model_len=64)) as llm:
+        caplog.clear()
+        for given, cut in ((57, 0), (None, 0), (58, 1), (9000, 2), (9000, 3)):
+            params = SamplingParams(max_tokens=given, ignore_eos=True)
+            (output,) = llm.generate([1] * 7, params, use_tqdm=False)
+            assert len(output.outputs[0].token_ids) == 57
+            assert output.outputs[0].finish_reason is FinishReason.LENGTH
+            assert llm.stats().clamped == cut
+    assert [m for m in caplog.messages if "max_tokens" in m] == [
+        "max_tokens: got 58, cut to 57 after a prompt of 7 tokens: the model length is 64 tokens"
+    ]

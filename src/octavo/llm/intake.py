@@ -37,7 +37,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str | None
     prompt_ids: list[int]
     params: SamplingParams
-    """As the caller gave them, with seed and max_tokens resolved."""
+    """As the caller gave them, with the seed resolved."""
     requests: list[Request]
     arrival: float
 
@@ -173,7 +173,8 @@ class Intake:
             )
 
     def _complete(self, params: SamplingParams, length: int) -> SamplingParams:
-        """Check what needs the model; resolve seed and max_tokens."""
+        """Check what needs the model; resolve the seed. A max_tokens without room is the scheduler's to cut and tell:
+        it knows what the pool holds."""
         vocab = self.facts.vocab_size
         pack_ids(params.stop_token_ids, vocab_size=vocab, name="stop_token_ids")
         pack_ids(params.logit_bias or (), vocab_size=vocab, name="logit_bias")
@@ -181,11 +182,7 @@ class Intake:
         if params.min_tokens > room:
             allowed = f"up to {room} after a prompt of {length} tokens"
             raise InvalidRequest.field("min_tokens", params.min_tokens, allowed)
-        return msgspec.structs.replace(
-            params,
-            seed=self._draw(63) if params.seed is None else params.seed,
-            max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
-        )
+        return msgspec.structs.replace(params, seed=self._draw(63) if params.seed is None else params.seed)
 
     @staticmethod
     def _children(params: SamplingParams) -> Iterable[SamplingParams]:

@@ -60,11 +60,12 @@ def test_too_long_says_both_numbers(intake: Intake) -> None:
         intake.prepare("a" * 100_000, SamplingParams())
 
 
-def test_max_tokens_is_resolved_and_clamped(intake: Intake) -> None:
+def test_max_tokens_is_left_to_the_scheduler_which_tells(intake: Intake) -> None:
     def granted(**fields: Any) -> int | None:
         return intake.prepare([1] * 28, SamplingParams(**fields)).requests[0].params.max_tokens
 
-    assert granted(max_tokens=None) == granted(max_tokens=1000) == 100
+    assert granted(max_tokens=None) is None
+    assert granted(max_tokens=1000) == 1000
     assert granted(max_tokens=99) == 99
     with pytest.raises(InvalidRequest, match="min_tokens"):
         granted(max_tokens=None, min_tokens=101)
