@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import threading
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from octavo.engine.build import Engine
 from octavo.engine.core import EngineCore
 from octavo.engine.fake import fake_facts, fake_front
 from octavo.errors import ConfigError, EngineDead, InvalidRequest, PromptTooLong
+from octavo.llm.offline import engine_args
 from octavo.types import FinishReason, RequestOutput, StepPlan
 from tests.engine.conftest import fake_args
 
@@ -168,6 +171,57 @@ def test_options_are_checked() -> None:
         LLM("fake", executor="fake", max_num_seqs=0)
     with pytest.raises(ConfigError, match="one or the other"):
         LLM(fake_args(), seed=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "float16"}, "--dtype: got 'float16', allowed: auto | float32 | bfloat16 (the nearest is bfloat16)"),
+        ({"max_num_seqs": "many"}, "--max-num-seqs: got 'many', allowed: an integer"),
+        (
+            {"gpu_memory_utilization": 0.9},
+            "LLM has no gpu_memory_utilization: here it is kv_cache_memory_bytes, memory",
+        ),
+        ({"tensor_parallel_size": 2}, "LLM has no tensor_parallel_size: not supported yet"),
+        ({"max_model_length": 9}, "LLM has no max_model_length: did you mean max_model_len?"),
+        ({"xyzzy": 9}, "LLM has no xyzzy: allowed: model, served_model_name"),
+    ],
+)
+def test_options_are_refused_with_advice(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        LLM("fake", **({"executor": "fake"} | options))
+
+
+def test_a_model_is_a_path_or_a_name(tmp_path: Path) -> None:
+    none: Any = None
+    with pytest.raises(ConfigError, match="model: got None, allowed: a path"):
+        LLM(none)
+    assert engine_args(tmp_path / "a.gguf", {}).model == str(tmp_path / "a.gguf")
+    assert engine_args("m", {"served_model_name": ["a", "b"]}).served_model_name == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda llm: llm.generate(None), "prompts: got None, allowed: a prompt, or a list of them"),
+        (lambda llm: llm.generate(5), "prompts: got 5, allowed"),
+        (lambda llm: llm.generate([None]), "prompt: got None, allowed: token ids"),
+        (lambda llm: llm.generate("a", {"temperature": 0}), "sampling_params: got {'temperature': 0}, allowed: a Sam"),
+        (lambda llm: llm.generate(["a"], [None]), "sampling_params: got None, allowed: a SamplingParams"),
+        (lambda llm: llm.generate("a", "greedy"), "sampling_params: got "),
+        (lambda llm: llm.generate("a", priority=None), "priority: got None, allowed: an integer, or one a prompt"),
+        (lambda llm: llm.generate("a", priority=5), "priority: got 5, allowed: 0 "),
+        (lambda llm: llm.generate("a", priority=[0, 0]), "priority: got 2 for 1 prompts, allowed: one for all"),
+        (lambda llm: llm.chat(None), "messages: got None, allowed: a conversation"),
+        (lambda llm: llm.chat("hi"), "messages: got 'hi', allowed: a conversation"),
+        (lambda llm: next(llm.stream(None)), "prompt: got 'NoneType', allowed: a string or a list of token ids"),
+        (lambda llm: next(llm.stream("a", 5)), "sampling_params: got 5, allowed: a SamplingParams"),
+    ],
+)
+def test_wrong_arguments_are_typed(llm: LLM, call: Callable[[LLM], object], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=re.escape(message)):
+        call(llm)
+    assert llm.generate("goes on", SamplingParams(max_tokens=1), use_tqdm=False)[0].finished
 
 
 def test_closed(llm: LLM) -> None:

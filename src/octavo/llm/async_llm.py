@@ -16,7 +16,7 @@ from octavo.engine.front import Front
 from octavo.engine.messages import EngineStats, Outputs
 from octavo.engine.remote import ProcClient
 from octavo.engine.spawn import Spawned
-from octavo.errors import EngineDead, InvalidRequest, QueueFull
+from octavo.errors import ConfigError, EngineDead, InvalidRequest, QueueFull, shown
 from octavo.facts import Facts
 from octavo.llm.front import ModelFront
 from octavo.llm.intake import Intake, Prepared, Prompt, check_params, split_prompt
@@ -74,6 +74,8 @@ class AsyncLLM:
         `on_progress(phase, fraction)` is called from another thread; default: a bar on a terminal. Raises ConfigError,
         DoesNotFit, ModelError, FetchError, EngineDead.
         """
+        if not isinstance(args, EngineArgs):
+            raise ConfigError(f"AsyncLLM.start: got {shown(args)}, allowed: EngineArgs")
         fronts: list[ModelFront] = []
 
         def build(front: Front) -> None:

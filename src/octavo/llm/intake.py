@@ -75,7 +75,11 @@ def pack_ids(ids: Iterable[int], *, vocab_size: int, name: str = "prompt") -> ar
             ids = [operator.index(i) for i in ids]
         packed = array("i", ids)
     except (TypeError, OverflowError):
-        raise InvalidRequest(f"{name}: token ids must be integers from 0 to {vocab_size - 1}", param=name) from None
+        allowed = f"token ids, integers from 0 to {vocab_size - 1}"
+        for bad in ids:
+            if not isinstance(bad, int) or isinstance(bad, bool) or not 0 <= bad < vocab_size:
+                raise InvalidRequest.field(name, bad, allowed) from None
+        raise InvalidRequest.field(name, ids, allowed) from None
     if packed:
         for bad in (min(packed), max(packed)):
             if not 0 <= bad < vocab_size:
