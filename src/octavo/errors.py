@@ -23,6 +23,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+SHOWN = 200
+"""Characters of a value that a message repeats."""
+
+
+def shown(got: object) -> str:
+    """A value as a message repeats it: its repr, cut where it is long. Never raises."""
+    try:
+        text = repr(got)
+    except Exception:  # its own, or an integer of more digits than Python writes
+        return f"a value of type {type(got).__name__} that cannot be written"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
 
 class OctavoError(Exception):
     """Root of the tree."""
@@ -44,7 +56,7 @@ class InvalidRequest(OctavoError):
     @classmethod
     def field(cls, name: str, got: object, allowed: str) -> InvalidRequest:
         """The house form of a message: what, got, allowed."""
-        return cls(f"{name}: got {got!r}, allowed: {allowed}", param=name)
+        return cls(f"{name}: got {shown(got)}, allowed: {allowed}", param=name)
 
 
 class PromptTooLong(InvalidRequest):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -405,3 +406,39 @@ def test_a_log_line_while_busy(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
         await empty(llm)
 
     with_async(test, max_num_seqs=2, num_kv_blocks=600)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"params": None}, "params: got None, allowed: a SamplingParams"),
+        ({"params": {"temperature": 0}}, "params: got {'temperature': 0}, allowed: a SamplingParams"),
+        ({"priority": True}, "priority: got True, allowed: an integer from"),
+        ({"priority": None}, "priority: got None, allowed: an integer from"),
+        ({"priority": 5}, "priority: got 5, allowed: 0 "),
+    ],
+)
+def test_a_wrong_argument_is_refused_and_the_engine_goes_on(options: dict[str, Any], message: str) -> None:
+    async def test(llm: AsyncLLM) -> None:
+        given = {"params": SamplingParams(max_tokens=3)} | options
+        with pytest.raises(InvalidRequest, match=re.escape(message)):
+            async for _ in llm.generate("x", **given):
+                pass
+        assert llm.num_open == 0
+        outputs = [o async for o in llm.generate("x", SamplingParams(max_tokens=3, ignore_eos=True))]
+        assert len(outputs[-1].outputs[0].token_ids) == 3
+
+    with_async(test)
+
+
+def test_what_is_changed_after_it_was_checked_is_checked_again() -> None:
+    async def test(llm: AsyncLLM) -> None:
+        params = SamplingParams(logit_bias={5: 1.0})
+        assert params.logit_bias is not None
+        params.logit_bias[5] = True
+        with pytest.raises(InvalidRequest, match="logit_bias: got True"):
+            async for _ in llm.generate("x", params):
+                pass
+        llm.check_health()
+
+    with_async(test)

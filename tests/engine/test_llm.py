@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import signal
 import threading
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ from octavo.engine.build import Engine
 from octavo.engine.core import EngineCore
 from octavo.engine.fake import fake_facts, fake_front
 from octavo.errors import ConfigError, EngineDead, InvalidRequest, PromptTooLong
+from octavo.llm.offline import engine_args
 from octavo.types import FinishReason, RequestOutput, StepPlan
 from tests.engine.conftest import fake_args
 
@@ -181,6 +185,57 @@ def test_options_are_checked() -> None:
         LLM(fake_args(), seed=3)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "float16"}, "--dtype: got 'float16', allowed: auto | float32 | bfloat16 (the nearest is bfloat16)"),
+        ({"max_num_seqs": "many"}, "--max-num-seqs: got 'many', allowed: an integer"),
+        (
+            {"gpu_memory_utilization": 0.9},
+            "LLM has no gpu_memory_utilization: here it is kv_cache_memory_bytes, memory",
+        ),
+        ({"tensor_parallel_size": 2}, "LLM has no tensor_parallel_size: not supported yet"),
+        ({"max_model_length": 9}, "LLM has no max_model_length: did you mean max_model_len?"),
+        ({"xyzzy": 9}, "LLM has no xyzzy: allowed: model, served_model_name"),
+    ],
+)
+def test_options_are_refused_with_advice(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        LLM("fake", **({"executor": "fake"} | options))
+
+
+def test_a_model_is_a_path_or_a_name(tmp_path: Path) -> None:
+    none: Any = None
+    with pytest.raises(ConfigError, match="model: got None, allowed: a path"):
+        LLM(none)
+    assert engine_args(tmp_path / "a.gguf", {}).model == str(tmp_path / "a.gguf")
+    assert engine_args("m", {"served_model_name": ["a", "b"]}).served_model_name == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda llm: llm.generate(None), "prompts: got None, allowed: a prompt, or a list of them"),
+        (lambda llm: llm.generate(5), "prompts: got 5, allowed"),
+        (lambda llm: llm.generate([None]), "prompt: got None, allowed: token ids"),
+        (lambda llm: llm.generate("a", {"temperature": 0}), "sampling_params: got {'temperature': 0}, allowed: a Sam"),
+        (lambda llm: llm.generate(["a"], [None]), "sampling_params: got None, allowed: a SamplingParams"),
+        (lambda llm: llm.generate("a", "greedy"), "sampling_params: got "),
+        (lambda llm: llm.generate("a", priority=None), "priority: got None, allowed: an integer, or one a prompt"),
+        (lambda llm: llm.generate("a", priority=5), "priority: got 5, allowed: 0 "),
+        (lambda llm: llm.generate("a", priority=[0, 0]), "priority: got 2 for 1 prompts, allowed: one for all"),
+        (lambda llm: llm.chat(None), "messages: got None, allowed: a conversation"),
+        (lambda llm: llm.chat("hi"), "messages: got 'hi', allowed: a conversation"),
+        (lambda llm: next(llm.stream(None)), "prompt: got 'NoneType', allowed: a string or a list of token ids"),
+        (lambda llm: next(llm.stream("a", 5)), "sampling_params: got 5, allowed: a SamplingParams"),
+    ],
+)
+def test_wrong_arguments_are_typed(llm: LLM, call: Callable[[LLM], object], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=re.escape(message)):
+        call(llm)
+    assert llm.generate("goes on", SamplingParams(max_tokens=1), use_tqdm=False)[0].finished
+
+
 def test_closed(llm: LLM) -> None:
     llm.close()
     llm.close()
@@ -260,3 +315,17 @@ def test_a_broken_executor_is_a_dead_engine(llm: LLM, monkeypatch: pytest.Monkey
         llm.generate("a", use_tqdm=False)
     with pytest.raises(EngineDead):
         list(stream)
+
+
+def test_an_answer_that_is_cut_is_told_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "octavo"), LLM(fake_args(max_model_len=64)) as llm:
+        caplog.clear()
+        for given, cut in ((57, 0), (None, 0), (58, 1), (9000, 2), (9000, 3)):
+            params = SamplingParams(max_tokens=given, ignore_eos=True)
+            (output,) = llm.generate([1] * 7, params, use_tqdm=False)
+            assert len(output.outputs[0].token_ids) == 57
+            assert output.outputs[0].finish_reason is FinishReason.LENGTH
+            assert llm.stats().clamped == cut
+    assert [m for m in caplog.messages if "max_tokens" in m] == [
+        "max_tokens: got 58, cut to 57 after a prompt of 7 tokens: the model length is 64 tokens"
+    ]

@@ -24,6 +24,7 @@ from octavo.engine.messages import (
     decode_down,
     decode_up,
     encode,
+    unread_add,
 )
 from octavo.errors import DoesNotFit, EngineDead, OctavoError, PromptTooLong
 from octavo.sched.refused import Refused
@@ -58,10 +59,20 @@ def test_both_directions_round_trip() -> None:
         assert decode_up(encode(up)) == up
 
 
-@pytest.mark.parametrize("data", [b"", b"\x93\xa3Add\x01", b"\x92\xa4Evil\x01", b"\x91\xa6Start\x00", b"\xc1"])
+# An Add whose parameters SamplingParams itself refuses.
+BAD = msgspec.msgpack.encode(["Add", [[3, b"\0\0\0\0", {"top_p": 5.0}], [2**40, b"", {}]]])
+
+
+@pytest.mark.parametrize("data", [b"", b"\x93\xa3Add\x01", b"\x92\xa4Evil\x01", b"\x91\xa6Start\x00", b"\xc1", BAD])
 def test_nothing_else_is_taken(data: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode_down(data)
+
+
+def test_whom_an_add_that_cannot_be_read_named() -> None:
+    assert unread_add(BAD) == [3, 2**40]
+    for data in (b"", b"\xc1", b"\x91" * 5000, encode(Abort([1])), msgspec.msgpack.encode(["Add", [True, [], ["a"]]])):
+        assert unread_add(data) == []
 
 
 def test_errors_keep_their_type() -> None:

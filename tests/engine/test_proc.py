@@ -11,11 +11,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import uvloop
 
 from octavo import AsyncLLM, EngineArgs, SamplingParams
 from octavo.engine.front import Front
+from octavo.engine.messages import Start, encode
 from octavo.engine.remote import ProcClient
 from octavo.engine.spawn import Spawned
 from octavo.errors import EngineDead, FetchError, ModelError
@@ -250,9 +252,9 @@ def test_who_finds_the_socket_closed_hears_why() -> None:
     """Between the end of the engine's socket and that of its process: a send fails, and the reason is still to come."""
 
     async def test(llm: AsyncLLM) -> None:
-        llm._client._socket.send(b"junk")
+        llm._client._socket.send(encode(Start(fake_args())))
         await asyncio.sleep(0)
-        with pytest.raises(EngineDead, match=r"DecodeError|ValidationError|Expected"):
+        with pytest.raises(EngineDead, match="started twice"):
             while True:  # from the moment it dies until it is known to be dead
                 llm._client.add([])
 
@@ -262,11 +264,60 @@ def test_who_finds_the_socket_closed_hears_why() -> None:
 def test_an_error_of_the_engine_itself_is_its_last_word() -> None:
     async def test(llm: AsyncLLM) -> None:
         # What no front half would say: the process must not hang on it, and must tell why it ended.
-        llm._client._socket.send(b"junk")
-        with pytest.raises(EngineDead, match=r"DecodeError|ValidationError"):
+        llm._client._socket.send(encode(Start(fake_args())))
+        with pytest.raises(EngineDead, match="started twice"):
             async for _ in llm.generate("x", ENDLESS):
                 pass
         with pytest.raises(EngineDead, match="exit code 1"):
             llm.check_health()
 
     with_async(test)
+
+
+def test_a_message_that_cannot_be_read_ends_nobody(capfd: pytest.CaptureFixture[str]) -> None:
+    async def test(llm: AsyncLLM) -> None:
+        async def other() -> int:
+            outputs = [o async for o in llm.generate("others", SamplingParams(max_tokens=200, ignore_eos=True))]
+            return len(outputs[-1].outputs[0].token_ids)
+
+        going = asyncio.create_task(other())
+        await asyncio.sleep(0.05)
+        for junk in (
+            b"",
+            b"junk",
+            b"\xc1",
+            b"\x91" * 5000,
+            b"\x92\xa3Add\x91\xa1\xff",
+            msgspec.msgpack.encode(["Abort", ["all"]]),
+            msgspec.msgpack.encode(["Add", 5]),
+            msgspec.msgpack.encode(["Add", [5, [], ["x"]]]),
+            msgspec.msgpack.encode(["Add", [[2**40, b"\1\0\0\0", {"temperature": -1.0}]]]),
+        ):
+            llm._client._socket.send(junk)
+        assert await going == 200
+        llm.check_health()
+
+    with_async(test)
+    said = capfd.readouterr().err
+    assert said.count("a message is dropped") == 8
+    assert f"requests {2**40} are refused: temperature: got -1.0" in said
+
+
+def test_a_request_that_cannot_be_read_is_refused_alone() -> None:
+    """What our own front half would not send: it is answered, and hangs nobody."""
+    client = ProcClient.start(fake_args())
+    try:
+        bad = msgspec.msgpack.encode(["Add", [[7, b"\1\0\0\0", {"ignore_eos": "no"}]]])
+        client._socket.send(bad)
+        client.add([Request(8, b"\1\0\0\0", SamplingParams(seed=1, max_tokens=3, ignore_eos=True))])
+        refused: list[int] = []
+        ids: list[int] = []
+        while len(ids) < 3 or not refused:
+            message = client.poll(5.0)
+            assert message is not None
+            refused += [each.seq_id for each in message.refused]
+            ids += [i for out in message.outputs for i in out.new_ids]
+        assert refused == [7] and len(ids) == 3
+        client.check()
+    finally:
+        client.close()

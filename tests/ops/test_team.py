@@ -30,6 +30,12 @@ def test_refusals() -> None:
         native.use_environment("avx1024")
 
 
+def test_the_instruction_set_may_be_written_in_capitals() -> None:
+    before = native.isa()
+    native.use_environment(before.upper())
+    assert native.isa() == before
+
+
 def test_pinned_team_runs() -> None:
     cpus = sorted(os.sched_getaffinity(0))
     team = native.make_team(cpus=cpus)

@@ -16,9 +16,9 @@ from octavo.cli.bench_data import DatasetFlags, ResultFlags, about
 from octavo.cli.bench_serve import LoadFlags, Plan, checked, measured, spread, target
 from octavo.cli.errors import FAILED, OK, UsageError
 from octavo.cli.flags import parse
-from octavo.cli.rivals import near
 from octavo.cli.spec import Positional, Spec, flags_of
 from octavo.config.args import EngineArgs
+from octavo.config.rivals import near
 from octavo.errors import ConfigError, OctavoError
 
 

@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 from octavo.cli.commands import COMMANDS, spec_of
 from octavo.cli.errors import UsageError
-from octavo.cli.rivals import near
 from octavo.cli.spec import CommonFlags, Flag, Spec, flags_of
 from octavo.config.folders import user_config
+from octavo.config.rivals import near
 
 ALL = "all"
 NAME = "config.toml"

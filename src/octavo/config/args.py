@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import functools
+import re
+import types
+import typing
+from typing import Any, Literal
 
 import msgspec
 
-from octavo.errors import ConfigError
+from octavo.errors import ConfigError, shown
 
 SERVER_ONLY = ("served_model_name", "max_queue")
 """Fields that say nothing to an engine without a server."""
@@ -76,6 +80,8 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A Jinja file, the template itself (with {{ or {% in it), or the name of one of the model's own (tool_use)."""
 
     def __post_init__(self) -> None:
+        """Raises ConfigError: the option as a flag, what was got, what is allowed."""
+        self._check_types()
         low: dict[str, float] = {
             "max_model_len": 1,
             "max_num_seqs": 1,
@@ -91,7 +97,7 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         }
         for name, least in low.items():
             value = getattr(self, name)
-            if value is not None and value < least:
+            if value is not None and not value >= least:
                 raise ConfigError(f"--{name.replace('_', '-')}: got {value}, allowed: {least} or more")
         if not all(name.strip() for name in self.served_model_name):
             raise ConfigError(
@@ -112,6 +118,19 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 "since a step holds one token for each running sequence"
             )
 
+    def _check_types(self) -> None:
+        """A Struct's constructor takes anything; a list where a tuple is meant becomes one."""
+        try:
+            read = msgspec.convert(self, _mirror(), from_attributes=True)
+        except msgspec.ValidationError as error:
+            found = re.search(r"`\$\.(\w+)", str(error))
+            if found is None:
+                raise ConfigError(f"EngineArgs: {error}") from None
+            raise wrong_value(found[1], getattr(self, found[1])) from None
+        for name in self.__struct_fields__:
+            if (value := getattr(read, name)) is not getattr(self, name):
+                msgspec.structs.force_setattr(self, name, value)
+
     @property
     def step_chunk(self) -> int:
         """Most positions of one sequence in one step."""
@@ -121,3 +140,31 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def step_tokens(self) -> int:
         """Resolved max_num_batched_tokens."""
         return self.max_num_batched_tokens or max(256, self.max_num_seqs)
+
+
+@functools.cache
+def _mirror() -> type[msgspec.Struct]:
+    """The fields of EngineArgs alone: converting to them checks types and nothing else."""
+    fields = msgspec.structs.fields(EngineArgs)
+    return msgspec.defstruct("_Mirror", [(field.name, field.type) for field in fields])
+
+
+def wrong_value(name: str, got: object) -> ConfigError:
+    """The error for a value of the wrong type."""
+    from octavo.config.rivals import value_advice  # only a refusal needs it
+
+    flag = f"--{name.replace('_', '-')}"
+    allowed = _allowed(typing.get_type_hints(EngineArgs)[name])
+    return ConfigError(f"{flag}: got {shown(got)}, allowed: {allowed}{value_advice(flag, got)}")
+
+
+def _allowed(kind: Any) -> str:
+    """A field's type, for people."""
+    if typing.get_origin(kind) is Literal:
+        return " | ".join(map(str, typing.get_args(kind)))
+    if typing.get_origin(kind) is tuple:
+        return "a list of texts"
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return " or ".join(_allowed(each) for each in typing.get_args(kind))
+    names = {int: "an integer", float: "a number", bool: "True or False", str: "a text", types.NoneType: "None"}
+    return names[kind]

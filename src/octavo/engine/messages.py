@@ -125,5 +125,20 @@ def decode_up(data: bytes | memoryview) -> Up:
 
 
 def decode_down(data: bytes | memoryview) -> Down:
-    """Raises msgspec.ValidationError on anything but a message to the engine."""
-    return _down.decode(data)
+    """Raises msgspec.DecodeError on anything but a message to the engine."""
+    try:
+        return _down.decode(data)
+    except (errors.InvalidRequest, UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.ValidationError(str(error)) from error
+
+
+def unread_add(data: bytes | memoryview) -> list[int]:
+    """The ids of the sequences in an Add that `decode_down` refuses, as far as they can be told; none of other data."""
+    try:
+        message = msgspec.msgpack.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return []
+    match message:
+        case ["Add", [*requests]]:
+            return [each[0] for each in requests if isinstance(each, list) and each and type(each[0]) is int]
+    return []

@@ -18,6 +18,7 @@ import threading
 import time
 from pathlib import Path
 
+import msgspec
 import zmq
 
 from octavo.engine.build import build_engine
@@ -34,12 +35,14 @@ from octavo.engine.messages import (
     Up,
     decode_down,
     encode,
+    unread_add,
 )
 from octavo.engine.stepper import Stepper
 from octavo.errors import OctavoError
 from octavo.executor import preload
 from octavo.kernels.affinity import keep_to
 from octavo.obs import log as obs_log
+from octavo.sched.refused import Refused
 
 log = obs_log.get_logger(__name__)
 
@@ -97,7 +100,12 @@ class EngineProcess:
                 data = self._socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            match decode_down(data):
+            try:
+                message = decode_down(data)
+            except msgspec.DecodeError as error:
+                self._refuse(data, error)
+                continue
+            match message:
                 case Add(requests=requests):
                     self._stepper.add(requests)
                 case Abort(seq_ids=seq_ids):
@@ -108,6 +116,15 @@ class EngineProcess:
                     self.stopping = True
                 case Start():
                     raise OctavoError("started twice")
+
+    def _refuse(self, data: bytes, error: msgspec.DecodeError) -> None:
+        """Who sent a message that cannot be read must not end the others: its requests are refused, where it names any,
+        and the rest is dropped."""
+        seq_ids = unread_add(data)
+        for seq_id in seq_ids:
+            self._stepper.refuse(Refused(seq_id, "invalid", f"the engine cannot read this request: {error}"))
+        what = f"requests {', '.join(map(str, seq_ids))} are refused" if seq_ids else "a message is dropped"
+        log.error("%s: %s", what, error)
 
     def _send(self, message: Up) -> None:
         self._socket.send(encode(message))

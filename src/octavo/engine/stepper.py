@@ -30,7 +30,11 @@ class Stepper:
         for request in requests:
             refused = self.core.add(request)
             if refused is not None:
-                self._refused.append(refused)
+                self.refuse(refused)
+
+    def refuse(self, refused: Refused) -> None:
+        """Said with the next step's message."""
+        self._refused.append(refused)
 
     def abort(self, seq_ids: Sequence[int]) -> None:
         for seq_id in seq_ids:

@@ -1,6 +1,6 @@
 """The native backend's module, with what only Python decides: which instruction set, how many threads, on which CPUs.
 
-`OCTAVO_ISA` lowers the instruction set (scalar, avx2, avx512vnni, avx512bf16).
+`OCTAVO_ISA` lowers the instruction set (scalar, avx2, avx512vnni, avx512bf16, in any case).
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ _CPU = Path("/sys/devices/system/cpu")
 
 
 def use_environment(name: str | None) -> None:
-    """Choose the instruction set `name` (None keeps the best). Raises ConfigError for one that cannot run here."""
+    """Choose the instruction set `name`, in any case (None keeps the best). Raises ConfigError for one that cannot run
+    here."""
     if not name:
         return
-    if name not in isas():
+    known = name.lower()
+    if known not in isas():
         allowed = ", ".join(isas())
-        raise ConfigError(f"OCTAVO_ISA: got {name!r} ({isa_note(name)}), allowed here: {allowed}")
-    _native.set_isa(name)
+        raise ConfigError(f"OCTAVO_ISA: got {name!r} ({isa_note(known)}), allowed here: {allowed}")
+    _native.set_isa(known)
 
 
 def physical_cores(allowed: Sequence[int]) -> list[int]:

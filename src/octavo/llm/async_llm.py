@@ -16,10 +16,10 @@ from octavo.engine.front import Front
 from octavo.engine.messages import EngineStats, Outputs
 from octavo.engine.remote import ProcClient
 from octavo.engine.spawn import Spawned
-from octavo.errors import EngineDead, InvalidRequest, QueueFull
+from octavo.errors import ConfigError, EngineDead, InvalidRequest, QueueFull, shown
 from octavo.facts import Facts
 from octavo.llm.front import ModelFront
-from octavo.llm.intake import Intake, Prepared, Prompt, split_prompt
+from octavo.llm.intake import Intake, Prepared, Prompt, check_params, split_prompt
 from octavo.llm.outputs import OutputProcessor, RequestState, publish
 from octavo.llm.progress import LoadingBar
 from octavo.llm.reporter import Reporter
@@ -75,6 +75,8 @@ class AsyncLLM:
         `on_progress(phase, fraction)` is called from another thread; default: a bar on a terminal. Raises ConfigError,
         DoesNotFit, ModelError, FetchError, EngineDead.
         """
+        if not isinstance(args, EngineArgs):
+            raise ConfigError(f"AsyncLLM.start: got {shown(args)}, allowed: EngineArgs")
         fronts: list[ModelFront] = []
 
         def build(front: Front) -> None:
@@ -145,6 +147,7 @@ class AsyncLLM:
         """Check, tokenise, hand over. Nothing stays behind where this raises or is cancelled."""
         arrival = time.monotonic()
         self.check_health()
+        check_params(params)
         self._check_room(params.n)
         self._preparing += params.n
         try:

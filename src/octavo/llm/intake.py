@@ -37,7 +37,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str | None
     prompt_ids: list[int]
     params: SamplingParams
-    """As the caller gave them, with seed and max_tokens resolved."""
+    """As the caller gave them, with the seed resolved."""
     requests: list[Request]
     arrival: float
 
@@ -75,12 +75,35 @@ def pack_ids(ids: Iterable[int], *, vocab_size: int, name: str = "prompt") -> ar
             ids = [operator.index(i) for i in ids]
         packed = array("i", ids)
     except (TypeError, OverflowError):
-        raise InvalidRequest(f"{name}: token ids must be integers from 0 to {vocab_size - 1}", param=name) from None
+        allowed = f"token ids, integers from 0 to {vocab_size - 1}"
+        for bad in ids:
+            if not isinstance(bad, int) or isinstance(bad, bool) or not 0 <= bad < vocab_size:
+                raise InvalidRequest.field(name, bad, allowed) from None
+        raise InvalidRequest.field(name, ids, allowed) from None
     if packed:
         for bad in (min(packed), max(packed)):
             if not 0 <= bad < vocab_size:
                 raise InvalidRequest(f"{name}: got token id {bad}, allowed: 0 to {vocab_size - 1}", param=name)
     return packed
+
+
+def check_params(params: object, name: str = "params") -> SamplingParams:
+    """`params`, called `name` where they came from. Raises InvalidRequest for anything but a SamplingParams."""
+    if not isinstance(params, SamplingParams):
+        raise InvalidRequest.field(name, params, "a SamplingParams")
+    return params
+
+
+def check_priority(priority: object, policy: str) -> None:
+    """Raises InvalidRequest for what is no integer of 32 bits, and where a priority would be ignored."""
+    if not isinstance(priority, int) or isinstance(priority, bool) or not -(2**31) <= priority < 2**31:
+        raise InvalidRequest.field("priority", priority, f"an integer from {-(2**31)} to {2**31 - 1}")
+    if priority and policy != "priority":
+        raise InvalidRequest.field(
+            "priority",
+            priority,
+            f"0 (the scheduling policy here is {policy}; --scheduling-policy priority takes others)",
+        )
 
 
 class Intake:
@@ -106,6 +129,9 @@ class Intake:
     ) -> Prepared:
         """Raises InvalidRequest, PromptTooLong."""
         arrival = time.monotonic() if arrival is None else arrival
+        check_params(params)
+        check_priority(priority, self.config.scheduler.policy)
+        root = self._root(cache_salt)
         text, given = split_prompt(prompt)
         if text is not None:
             if len(text) > CHARS_PER_TOKEN * self.max_len:
@@ -120,16 +146,13 @@ class Intake:
         if sys.byteorder != "little":
             ids.byteswap()
         packed = ids.tobytes()
-        if not isinstance(priority, int) or not -(2**31) <= priority < 2**31:
-            raise InvalidRequest.field("priority", priority, "an integer of 32 bits")
-        root = self._root(cache_salt)
         requests = [
             Request(
                 seq_id=next(self._ids),
                 prompt_ids=packed,
                 params=child,
                 arrival=arrival,
-                priority=priority,
+                priority=int(priority),
                 root=root,
             )
             for child in self._children(params)
@@ -154,7 +177,8 @@ class Intake:
             )
 
     def _complete(self, params: SamplingParams, length: int) -> SamplingParams:
-        """Check what needs the model; resolve seed and max_tokens."""
+        """Check what needs the model; resolve the seed. A max_tokens without room is the scheduler's to cut and tell:
+        it knows what the pool holds."""
         vocab = self.facts.vocab_size
         pack_ids(params.stop_token_ids, vocab_size=vocab, name="stop_token_ids")
         pack_ids(params.logit_bias or (), vocab_size=vocab, name="logit_bias")
@@ -162,11 +186,7 @@ class Intake:
         if params.min_tokens > room:
             allowed = f"up to {room} after a prompt of {length} tokens"
             raise InvalidRequest.field("min_tokens", params.min_tokens, allowed)
-        return msgspec.structs.replace(
-            params,
-            seed=self._draw(63) if params.seed is None else params.seed,
-            max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
-        )
+        return msgspec.structs.replace(params, seed=self._draw(63) if params.seed is None else params.seed)
 
     @staticmethod
     def _children(params: SamplingParams) -> Iterable[SamplingParams]:

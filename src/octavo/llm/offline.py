@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import re
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
-import msgspec
-
 from octavo.config.args import EngineArgs
+from octavo.config.rivals import FLAGS, near
 from octavo.engine.inproc import InprocClient
 from octavo.engine.messages import EngineStats
-from octavo.errors import ConfigError, EngineDead, InvalidRequest
+from octavo.errors import ConfigError, EngineDead, InvalidRequest, shown
 from octavo.llm.front import ModelFront
-from octavo.llm.intake import Intake, Prompt
+from octavo.llm.intake import Intake, Prompt, check_params
 from octavo.llm.interrupts import between_steps
 from octavo.llm.outputs import OutputProcessor, RequestState, publish
 from octavo.llm.progress import GenerateBar, LoadingBar
@@ -26,17 +27,30 @@ from octavo.types import RequestOutput, SamplingParams
 
 
 def engine_args(model: str | EngineArgs, options: Mapping[str, Any]) -> EngineArgs:
-    """Keyword arguments as an EngineArgs. Raises ConfigError that names a wrong one."""
+    """Keyword arguments as an EngineArgs. Raises ConfigError that names a wrong one, and what others call so."""
     if isinstance(model, EngineArgs):
         if options:
             raise ConfigError(f"got EngineArgs and {', '.join(options)}, allowed: one or the other")
         return model
-    try:
-        return msgspec.convert({"model": str(model), **options}, EngineArgs)
-    except msgspec.ValidationError as error:
-        if isinstance(error.__cause__, ConfigError):
-            raise error.__cause__ from None
-        raise ConfigError(f"LLM(...): {error}") from None
+    if not isinstance(model, str | os.PathLike):
+        raise ConfigError(f"model: got {shown(model)}, allowed: a path, a name of a model or EngineArgs")
+    for name in options:
+        if name not in EngineArgs.__struct_fields__:
+            raise _unknown_option(name)
+    return EngineArgs(model=os.fspath(model), **options)
+
+
+def _unknown_option(name: str) -> ConfigError:
+    """The error for a keyword that LLM does not have, with the best advice there is."""
+    flag = f"--{name.replace('_', '-')}"
+    if flag in FLAGS:
+        # The table speaks of flags; ours have the fields' names.
+        advice = re.sub(r"--([a-z][a-z-]*)", lambda found: found[1].replace("-", "_"), FLAGS[flag])
+    elif close := near(name, list(EngineArgs.__struct_fields__)):
+        advice = f"did you mean {close}?"
+    else:
+        advice = f"allowed: {', '.join(EngineArgs.__struct_fields__)}"
+    return ConfigError(f"LLM has no {name}: {advice}")
 
 
 class LLM:
@@ -84,7 +98,7 @@ class LLM:
         tokens written in a text into their ids. Raises InvalidRequest before anything runs if any prompt is at fault; a
         request that fails in the engine has finish_reason "error" and the others stand.
         """
-        many: list[Any] = [prompts] if _is_one(prompts) else list(prompts)
+        many: list[Any] = [prompts] if _is_one(prompts) else _several("prompts", prompts, "a prompt, or a list of them")
         return self._generate(many, sampling_params, priority=priority, parse_special=parse_special, use_tqdm=use_tqdm)
 
     def chat(
@@ -104,8 +118,8 @@ class LLM:
         it. `tools`: JSON schemas of functions, for the template; calls come back as the text the model writes.
         `chat_template_kwargs`: more names for the template; one that rendering itself is made of is an InvalidRequest.
         """
-        one = bool(messages) and isinstance(messages[0], Mapping)
-        many: Sequence[Any] = [messages] if one else messages
+        given = _several("messages", messages, "a conversation (a list of messages), or a list of them")
+        many: Sequence[Any] = [given] if given and isinstance(given[0], Mapping) else given
         ask = Ask(
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
@@ -183,14 +197,14 @@ class LLM:
     def _params(self, given: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
         if given is None:
             given = SamplingParams(**self._front.default_sampling)
-        if isinstance(given, SamplingParams):
-            return [given] * count
+        if isinstance(given, SamplingParams) or not isinstance(given, Sequence):
+            return [check_params(given, "sampling_params")] * count
         if len(given) != count:
             raise InvalidRequest(
                 f"sampling_params: got {len(given)} for {count} prompts, allowed: one for all or one a prompt",
                 param="sampling_params",
             )
-        return list(given)
+        return [check_params(each, "sampling_params") for each in given]
 
     def _admit(self, prompt: Prompt, params: SamplingParams, *, priority: int, parse_special: bool) -> RequestState:
         prepared = self._intake.prepare(prompt, params, priority=priority, parse_special=parse_special)
@@ -230,9 +244,14 @@ class LLM:
         use_tqdm: bool,
     ) -> list[RequestOutput]:
         params = self._params(given, len(prompts))
-        priorities = [priority] * len(prompts) if isinstance(priority, int) else list(priority)
+        if isinstance(priority, int):
+            priority = [priority] * len(prompts)
+        priorities = _several("priority", priority, "an integer, or one a prompt")
         if len(priorities) != len(prompts):
-            raise InvalidRequest(f"priority: got {len(priorities)} for {len(prompts)} prompts", param="priority")
+            raise InvalidRequest(
+                f"priority: got {len(priorities)} for {len(prompts)} prompts, allowed: one for all or one a prompt",
+                param="priority",
+            )
         states: list[RequestState] = []
         try:
             for prompt, each, rank in zip(prompts, params, priorities, strict=True):
@@ -258,6 +277,13 @@ class LLM:
                     return
         finally:
             self._abort([state])
+
+
+def _several(name: str, given: Any, allowed: str) -> list[Any]:
+    """What was given as a list. Raises InvalidRequest where it is none, or a text or a dict."""
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise InvalidRequest.field(name, given, allowed)
+    return list(given)
 
 
 def _is_one(prompts: object) -> bool:

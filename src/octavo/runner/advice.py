@@ -96,7 +96,9 @@ class _Search:
         blocks = self._blocks(least, self._shortest)
         for name, size in (("num_kv_blocks", blocks), ("kv_cache_memory_bytes", blocks * least.need.block)):
             if (got := getattr(self._asked, name)) is not None and got < size:
-                return f"--{name.replace('_', '-')}: got {got}, allowed: {size} or more"
+                flags = _flags(self._asked, least.least)
+                also = f", with {flags}" if flags else ""
+                return f"--{name.replace('_', '-')}: got {got}, allowed: {size} or more{also}"
         takes, free = -(-self._takes(least, self._shortest) // MIB), max(0, self._machine.available) // MIB
         return (
             f"No setting fits: with {_flags(self._asked, least.least)} it would take {takes:,} MiB, and {free:,} MiB "

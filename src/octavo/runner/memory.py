@@ -95,7 +95,7 @@ class MemoryPlan:
         ]
         lines = [f"  {name:<16}{size / MIB:>10,.0f} MiB" for name, size in rows]
         each = f"of {self.block_size} positions, {self.need.block:,} bytes each"
-        lines.append(f"  {'KV blocks':<16}{self.num_blocks - 1:>10,} {each}")
+        lines.append(f"  {'KV blocks':<16}{max(0, self.num_blocks - 1):>10,} {each}")
         lines.append(f"  {'longest request':<16}{min(self.longest, self.model_len):>10,} positions")
         return "\n".join(lines)
 
@@ -143,7 +143,11 @@ def plan_memory(args: EngineArgs, need: Need, machine: Machine) -> MemoryPlan:
             f"{max(0, blocks - 1)}\n{plan.table()}"
         )
     if held < 1:
-        raise DoesNotFit(f"The KV cache holds no sequence: it takes {peak(1) + 1} blocks or more.\n{plan.table()}")
+        least = peak(1) + 1
+        raise DoesNotFit(
+            f"The KV cache holds no sequence: it takes {least} blocks ({least * need.block} bytes) or more, and there "
+            f"is room for {blocks}.\n{plan.table()}"
+        )
     return plan
 
 

@@ -22,11 +22,12 @@ class Intake:
         self._policy = policy
         self.longest = min(max_model_len, facts.model_len, kv.max_positions)
         """Longest prompt plus answer."""
-        self._bound = (
+        self.bound = (
             f"the KV cache holds {kv.max_positions} tokens"
             if self.longest == kv.max_positions
             else f"the model length is {self.longest} tokens"
         )
+        """Why it is no longer, for people."""
 
     def sequence(self, request: Request) -> Sequence | Refused:
         """A new sequence, its answer cut to what fits; or why there is none."""
@@ -48,7 +49,7 @@ class Intake:
                 seq_id,
                 "too_long",
                 f"prompt: got {num_prompt} tokens, allowed: at most {self.longest - 1} and one for the answer"
-                f" ({self._bound})",
+                f" ({self.bound})",
                 "prompt",
             )
         wanted = self.longest if params.max_tokens is None else num_prompt + params.max_tokens

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from octavo.config.scheduler import SchedulerConfig
 from octavo.facts import UNKNOWN_COST, Facts
+from octavo.obs.log import Seldom
 from octavo.sched.allowance import Allowance
 from octavo.sched.caution import Caution
 from octavo.sched.flight import Flight, Row
@@ -65,6 +66,7 @@ class Scheduler:
         self.caution = Caution()
         self._headroom = Headroom(self.kv, self.caution, self.running)
         self._clock = clock
+        self._tell_clamped = Seldom(log, logging.INFO, clock=clock)
         self._seqs: dict[int, Sequence] = {}
         self._slots = list(range(config.max_num_seqs - 1, -1, -1))
         self._freed: list[int] = []
@@ -116,8 +118,13 @@ class Scheduler:
             return seq
         if self.intake.clamps(seq):
             self.totals.clamped += 1
-            room = seq.limit - seq.num_prompt
-            log.info("sequence %d: max_tokens %s cut to %d", seq.seq_id, request.params.max_tokens, room)
+            self._tell_clamped(
+                "max_tokens: got %s, cut to %d after a prompt of %d tokens: %s",
+                request.params.max_tokens,
+                seq.limit - seq.num_prompt,
+                seq.num_prompt,
+                self.intake.bound,
+            )
         self._seqs[request.seq_id] = seq
         self.queue.push(seq)
         return None

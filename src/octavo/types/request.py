@@ -23,7 +23,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
     prompt_ids: bytes
     """Packed little-endian int32."""
     params: SamplingParams
-    """Complete: seed set, max_tokens set (the front end resolves both at intake)."""
+    """The seed is set (at intake); the scheduler cuts max_tokens to what can be held, None to all of it."""
     arrival: float = 0.0
     """Seconds of time.monotonic(); ties are broken by seq_id."""
     priority: int = 0

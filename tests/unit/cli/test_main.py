@@ -14,6 +14,7 @@ import pytest
 from octavo.cli import main as entry
 from octavo.cli import rivals
 from octavo.cli.errors import FAILED, INTERRUPTED, OK, USAGE
+from octavo.config.rivals import FLAGS
 from octavo.errors import ConfigError, DoesNotFit, ModelError
 
 
@@ -140,7 +141,7 @@ def test_rivals_table_never_hides_a_flag_of_ours(capsys: pytest.CaptureFixture[s
     for name in ("serve", "run", "pull", "explain"):
         entry.main([name, "--help"])
     ours = {w.strip(",") for w in capsys.readouterr().out.split() if w.startswith("--")}
-    assert not ours & set(rivals.FLAGS)
+    assert not ours & set(FLAGS)
     assert not set(entry.COMMANDS) & set(rivals.COMMANDS)
 
 

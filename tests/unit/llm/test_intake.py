@@ -5,14 +5,16 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
+import msgspec
 import pytest
 
-from octavo.config.resolve import EngineConfig
+from octavo.config.resolve import EngineConfig, resolve
 from octavo.errors import InvalidRequest, PromptTooLong
 from octavo.facts import Facts
 from octavo.llm.intake import Intake, derive_seed, pack_ids
 from octavo.text.tokenizer import Tokenizer
 from octavo.types import SamplingParams
+from tests.unit.llm.conftest import ARGS
 
 
 def test_text_and_ids_become_the_same_request(intake: Intake) -> None:
@@ -58,19 +60,18 @@ def test_too_long_says_both_numbers(intake: Intake) -> None:
         intake.prepare("a" * 100_000, SamplingParams())
 
 
-def test_max_tokens_is_resolved_and_clamped(intake: Intake) -> None:
+def test_max_tokens_is_left_to_the_scheduler_which_tells(intake: Intake) -> None:
     def granted(**fields: Any) -> int | None:
         return intake.prepare([1] * 28, SamplingParams(**fields)).requests[0].params.max_tokens
 
-    assert granted(max_tokens=None) == granted(max_tokens=1000) == 100
+    assert granted(max_tokens=None) is None
+    assert granted(max_tokens=1000) == 1000
     assert granted(max_tokens=99) == 99
     with pytest.raises(InvalidRequest, match="min_tokens"):
         granted(max_tokens=None, min_tokens=101)
 
 
 def test_the_pool_bounds_the_length(tokenizer: Tokenizer, facts: Facts, config: EngineConfig) -> None:
-    import msgspec
-
     small = Intake(tokenizer=tokenizer, facts=msgspec.structs.replace(facts, num_blocks=3), config=config)
     assert small.max_len == 32
     with pytest.raises(PromptTooLong):
@@ -113,10 +114,17 @@ def test_salts_separate(intake: Intake) -> None:
             root(bad)
 
 
-def test_priority_is_checked(intake: Intake) -> None:
-    assert intake.prepare("a", SamplingParams(), priority=-3).requests[0].priority == -3
-    with pytest.raises(InvalidRequest, match="priority"):
-        intake.prepare("a", SamplingParams(), priority=2**40)
+def test_priority_is_checked(intake: Intake, tokenizer: Tokenizer, facts: Facts) -> None:
+    by_priority = msgspec.structs.replace(ARGS, scheduling_policy="priority")
+    ranked = Intake(tokenizer=tokenizer, facts=facts, config=resolve(by_priority, facts))
+    assert ranked.prepare("a", SamplingParams(), priority=-3).requests[0].priority == -3
+    assert intake.prepare("a", SamplingParams(), priority=0).requests[0].priority == 0
+    bad: Any
+    for bad in (2**40, True, None, 1.0, "1"):
+        with pytest.raises(InvalidRequest, match=r"priority: got .*, allowed: an integer from -2147483648"):
+            ranked.prepare("a", SamplingParams(), priority=bad)
+    with pytest.raises(InvalidRequest, match=r"priority: got 5, allowed: 0 .*--scheduling-policy priority"):
+        intake.prepare("a", SamplingParams(), priority=5)
 
 
 def test_integer_likes_are_taken() -> None:

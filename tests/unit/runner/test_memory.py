@@ -120,6 +120,32 @@ def test_a_start_logs_the_table_and_a_refusal_ends_with_it(tmp_path: Path, caplo
     assert "KV cache               310 MiB" in str(caught.value)
 
 
+@pytest.mark.parametrize("given", [1, MIB, 2 * MIB - 1])
+def test_a_pool_without_a_block_says_what_it_takes(given: int) -> None:
+    with pytest.raises(DoesNotFit) as caught:
+        plan_memory(EngineArgs(model="m", kv_cache_memory_bytes=given), NEED, MACHINE)
+    says = str(caught.value)
+    assert says.startswith(
+        "The KV cache holds no sequence: it takes 2 blocks (2097152 bytes) or more, and there is room"
+    )
+    assert "KV blocks                0 of 16 positions" in says
+    assert plan_memory(EngineArgs(model="m", kv_cache_memory_bytes=2 * MIB), NEED, MACHINE).num_blocks == 2
+
+
+def test_the_smallest_pool_is_said_with_the_settings_it_needs() -> None:
+    model = Model()
+    with pytest.raises(DoesNotFit, match=r"--kv-cache-memory-bytes: got 1, allowed: \d+ or more, with --") as caught:
+        fit_memory(EngineArgs(model="m", kv_cache_memory_bytes=1), model.price, machine(left(model, 500)))
+    line = str(caught.value).splitlines()[-1]
+    words = line.replace("got 1, allowed: ", "").replace(" or more, with", "").replace("bytes:", "bytes").split()
+    wishes: dict[str, Any] = {
+        name.removeprefix("--").replace("-", "_"): int(value) if value.isdigit() else value
+        for name, value in zip(words[::2], words[1::2], strict=True)
+    }
+    asked = EngineArgs(model="m", **wishes)
+    assert fit_memory(asked, model.price, machine(left(model, 500))).kv <= asked.kv_cache_memory_bytes
+
+
 @dataclass(frozen=True)
 class Model:
     """A made-up model, whose sizes follow the settings as a real one's do."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from octavo.errors import InvalidRequest, NotFound, UnsupportedField
+from octavo.llm.intake import check_priority as check_priority
 from octavo.server.decode import check_free_form
 from octavo.server.openai.protocol import ChatBody, ChatMessage, CompletionBody, SamplingBody
 from octavo.types import SamplingParams
@@ -50,8 +51,6 @@ def _common(body: SamplingBody, defaults: Mapping[str, Any]) -> dict[str, Any]:
         fields["stop"] = tuple(body.stop)
     if body.stop_token_ids:
         fields["stop_token_ids"] = tuple(body.stop_token_ids)
-    if not -(2**31) <= body.priority < 2**31:
-        raise InvalidRequest.field("priority", body.priority, "an integer from -2^31 to 2^31 - 1")
     if body.cache_salt is not None and not 0 < len(body.cache_salt) <= MAX_SALT:
         raise InvalidRequest(f"cache_salt: allowed: 1 to {MAX_SALT} characters", param="cache_salt")
     if body.stream_options is not None and not body.stream:
@@ -94,15 +93,6 @@ def chat_params(body: ChatBody, defaults: Mapping[str, Any]) -> SamplingParams:
                 raise
             raise InvalidRequest(str(error).replace("logprobs:", "top_logprobs:", 1), param="top_logprobs") from None
     return SamplingParams(**fields)
-
-
-def check_priority(priority: int, policy: str) -> None:
-    """Raises InvalidRequest where a priority would be ignored."""
-    if priority and policy != "priority":
-        raise InvalidRequest(
-            f"priority: got {priority}, allowed: 0 (this server was started without --scheduling-policy priority)",
-            param="priority",
-        )
 
 
 def check_model(name: str | None, served: Sequence[str]) -> str:
