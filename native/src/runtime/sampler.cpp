@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 #include <numeric>
 #include <stdexcept>
@@ -125,12 +126,13 @@ void Sampler::sample_row(std::int64_t index, Work& work) {
     const float* x = adjust(row, logits, work);
     const LogitScan scan = x == logits ? raw : exe_->kernels().scan_logits(x, vocab_);
     sampled_[r] = scan.argmax;
-    const float temperature = columns_.temperature[s];
-    if (!(temperature > 0.0f) || scan.max == -std::numeric_limits<float>::infinity()) return;
+    const float temperature = columns_.temperature[s], top = scan.max / temperature;
+    // Greedy too where that is not finite: every id is forbidden, or it is so cold that x / t says nothing any more.
+    if (!(temperature > 0.0f) || !(std::abs(top) < std::numeric_limits<float>::infinity())) return;
     const std::int64_t pieces = (vocab_ + kVocabPiece - 1) / kVocabPiece;
     work.weights.resize(static_cast<std::size_t>(vocab_));
     work.sums.resize(static_cast<std::size_t>(pieces));
-    exe_->kernels().exp_logits(x, vocab_, temperature, scan.max / temperature, work.weights.data(), work.sums.data());
+    exe_->kernels().exp_logits(x, vocab_, temperature, top, work.weights.data(), work.sums.data());
     bool dropped = false;
     const std::int64_t k = columns_.top_k[s];
     if (k > 0 && k < vocab_) {
