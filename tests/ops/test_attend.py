@@ -275,6 +275,23 @@ def _qkv(case: Case) -> tuple[F32, F32, F32]:
     return case.q, case.k, case.v
 
 
+def test_what_attends_nothing_plans_nothing() -> None:
+    """A segment without an attend (the head over tiles of rows) leaves the last plan as it was."""
+    case = Case(600, (2, 1, 32))
+    net = make_net(case, "bf16", seqs=2)
+    net.segment("layers", 0, 2)
+    net.op("add", *net.view(0), *net.view(0), *net.view(0), 1.0)
+    net.segment("head", 2)
+    one = list(range(1, 39))
+    net.forward([1, 1], starts=[599, 599], tables=[one, one], segment="layers")
+    assert net.exe.spans_saved == 1
+    net.forward([1, 1], starts=[599, 599], tables=[one, one[::-1]], segment="head")
+    assert net.exe.spans_saved == 1
+    net.forward([1, 1], starts=[599, 599], tables=[one, one[::-1]], segment="layers")
+    assert net.exe.spans_saved == 0
+    net.close()
+
+
 WINDOWS = [1, 2, 5, 16, 31, 100, 128, 129, 300, 512, 513]
 
 

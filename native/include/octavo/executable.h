@@ -104,6 +104,7 @@ private:
     // How the attends of one (KV group, query heads per KV head) divide a step; all layers share it.
     struct AttendPlan {
         std::int32_t group, heads_per_kv;
+        bool built = false;  // in the run at hand
         std::int64_t window;
         std::vector<AttendItem> items;
         std::vector<double> cost;

@@ -177,7 +177,13 @@ void Executable::run_stage(std::size_t index, int thread) {
 
 void Executable::run(std::int64_t num_seqs, std::size_t first, std::size_t end) {
     build_batch(num_seqs);
-    for (AttendPlan& plan : plans_) build_plan(plan, num_seqs);
+    for (AttendPlan& plan : plans_) plan.built = false;
+    for (std::size_t i = first; i < end; i++) {
+        if (stages_[i].kind != StageKind::attend) continue;
+        AttendPlan& plan = plans_[static_cast<std::size_t>(stages_[i].plan)];
+        if (!plan.built) build_plan(plan, num_seqs);
+        plan.built = true;
+    }
     for (std::size_t i = first; i < end; i++) {
         prepare(stages_[i]);
         homes_->begin(i);
