@@ -230,8 +230,7 @@ void make_executable(PyExecutable* self, std::shared_ptr<Team> team, const nb::d
     };
     column("temperature", c.temperature), column("top_k", c.top_k), column("top_p", c.top_p), column("min_p", c.min_p);
     column("presence", c.presence), column("frequency", c.frequency), column("repetition", c.repetition);
-    column("seed", c.seed), column("num_prompt", c.num_prompt), column("min_tokens", c.min_tokens),
-        column("flags", c.flags);
+    column("seed", c.seed), column("num_prompt", c.num_prompt), column("min_tokens", c.min_tokens);
     nb::object sampled = array(sampler, sampler->sampled().data(), {sampler->sampled().size()});
     nb::object finite = array(sampler, sampler->finite().data(), {sampler->finite().size()});
     new (self) PyExecutable{exe, sampler, d["arena"], inputs, tokens, columns, sampled, finite};
@@ -272,13 +271,6 @@ NB_MODULE(_native, m) {
                 std::memset(a.data(), byte, a.size());
             },
             "byte"_a)
-        .def(
-            "release",
-            [](Arena& a, std::size_t offset, std::size_t nbytes) {
-                need(offset <= a.size() && nbytes <= a.size() - offset, "Arena.release: beyond the arena");
-                a.release(offset, nbytes);
-            },
-            "offset"_a, "nbytes"_a)
         .def(
             "bind",
             [](Arena& a, std::size_t offset, std::size_t nbytes, const std::vector<int>& nodes) {

@@ -65,8 +65,7 @@ Sampler::Sampler(std::shared_ptr<Executable> exe) : exe_(std::move(exe)), vocab_
     columns_.presence.assign(slots, 0.0f);
     columns_.frequency.assign(slots, 0.0f);
     columns_.repetition.assign(slots, 1.0f);
-    for (auto* column : {&columns_.top_k, &columns_.num_prompt, &columns_.min_tokens, &columns_.flags})
-        column->assign(slots, 0);
+    for (auto* column : {&columns_.top_k, &columns_.num_prompt, &columns_.min_tokens}) column->assign(slots, 0);
     columns_.seed.assign(slots, 0);
     bias_.resize(slots);
     stops_.resize(slots);

@@ -91,10 +91,6 @@ class NativeBackend:
         """Fill the KV arena with NaN: what a test does before every run, so that stale memory shows."""
         self._kv.fill(0xFF)
 
-    def kv_resident(self) -> int:
-        """Bytes of KV that have been touched."""
-        return int(self._kv.resident())
-
     def close(self) -> None:
         if self.exe is not None:
             self.exe.close()
