@@ -307,12 +307,11 @@ void pack(const PackJob& job, int threads) {
     const int64_t useful = static_cast<int64_t>(bytes / (size_t{256} << 10)) + 1;
     const int64_t workers = std::clamp<int64_t>(std::min<int64_t>(threads, useful), 1, 256);
     const int64_t piece = static_cast<int64_t>(round_up(static_cast<size_t>((job.n + workers - 1) / workers), kPanel));
-    std::vector<std::thread> others;
+    std::vector<std::jthread> others;  // joined on every way out: a thread may be refused, or memory
     for (int64_t row = piece; row < job.n; row += piece) {
         others.emplace_back([&job, row, piece] { pack_rows(job, row, std::min(row + piece, job.n)); });
     }
     pack_rows(job, 0, std::min(piece, job.n));
-    for (std::thread& other : others) other.join();
 }
 
 void unpack_rows(WeightFormat format, int64_t n, int64_t k, const uint8_t* packed, const int32_t* rows, int64_t count,
