@@ -247,6 +247,18 @@ def test_logprobs(top: int) -> None:
         native_row_out_of_range()
 
 
+def test_a_spec_without_a_head_has_nothing_to_sample() -> None:
+    net = Net()
+    a = net.buffer("f32", 16)
+    net.op("add", *net.view(a), *net.view(a), *net.view(a), 1.0)
+    net.forward([1], rows=[1])
+    with pytest.raises(ValueError, match="no head"):
+        net.exe.sample(1)
+    with pytest.raises(ValueError, match="no head"):
+        net.exe.logprobs(0, 0, 0)
+    net.close()
+
+
 def native_row_out_of_range() -> None:
     net = Logits(isa=native.isa())
     net.net.forward([1], rows=[1])

@@ -54,6 +54,7 @@ public:
     std::int64_t row_position(std::int64_t row) const {
         return pos_[static_cast<std::size_t>(row_[static_cast<std::size_t>(row)])];
     }
+    bool has_logits() const { return logits_.base != nullptr; }  // the spec has a head
     const float* logits(std::int64_t row) const;
     float* logits(std::int64_t row);
     const std::vector<std::int32_t>& row_seq() const { return row_seq_; }

@@ -92,6 +92,7 @@ void Sampler::set_stops(std::int64_t slot, std::vector<std::int32_t> ids) {
 void Sampler::sample(std::int64_t num_seqs) {
     check(num_seqs == exe_->num_seqs(), "sample: forward ran another batch");
     const std::int64_t rows = exe_->num_rows();
+    check(rows == 0 || exe_->has_logits(), "sample: the spec has no head");
     if (rows == 1) {
         FlushDenormals flush;
         sample_row(0, work_[0]);
@@ -317,6 +318,7 @@ std::int32_t Sampler::draw(const Row& row, Work& work) {
 Sampler::Logprobs Sampler::logprobs(std::int64_t row, std::int32_t target, std::int32_t top) {
     check(row >= 0 && row < exe_->num_rows(), "logprobs: row");
     check(target >= 0 && target < vocab_ && top >= 0 && top <= vocab_, "logprobs: target or top");
+    check(exe_->has_logits(), "logprobs: the spec has no head");
     FlushDenormals flush;
     Work& work = work_[0];
     const float* x = exe_->logits(row);
