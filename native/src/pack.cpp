@@ -273,7 +273,26 @@ void clear_padding(const PackJob& job) {
     }
 }
 
+template <class Row, size_t count>
+[[noreturn]] void refuse_name(const char* what, const std::string& name, const Row (&table)[count]) {
+    std::string allowed;
+    for (const Row& row : table) allowed += std::string(allowed.empty() ? "" : ", ") + row.name;
+    throw std::invalid_argument(std::string(what) + ": got '" + name + "', allowed: " + allowed);
+}
+
 }  // namespace
+
+WeightFormat format_of(const std::string& name) {
+    WeightFormat format;
+    if (!find_format(name, &format)) refuse_name("format", name, kFormats);
+    return format;
+}
+
+SourceFormat source_of(const std::string& name) {
+    SourceFormat source;
+    if (!find_source(name, &source)) refuse_name("source", name, kSources);
+    return source;
+}
 
 size_t source_row_bytes(SourceFormat source, size_t k) {
     const SourceInfo& info = source_info(source);

@@ -106,7 +106,7 @@ private:
     struct AttendPlan {
         std::int32_t group, heads_per_kv;
         bool built = false;  // in the run at hand
-        std::int64_t window;
+        std::int32_t window;
         std::vector<AttendItem> items;
         std::vector<double> cost;
         std::vector<AttendSplit> splits;
@@ -137,7 +137,6 @@ private:
     void build_plan(AttendPlan& plan, std::int64_t num_seqs);
     void share_prefixes(AttendPlan& plan, std::int64_t num_seqs, std::int64_t& partial_rows);
     void add_shared(AttendPlan& plan, std::int32_t spans, std::int64_t& partial_rows);
-    static std::int32_t first_key(const AttendPlan& plan, std::int64_t position);
     static double tile_cost(const AttendPlan& plan, std::int64_t rows, std::int64_t position, std::int64_t tokens);
     void add_tile(AttendPlan& plan, const AttendItem& tile, double limit, std::int64_t& partial_rows);
     void prepare(Stage& stage);

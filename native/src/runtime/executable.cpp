@@ -3,22 +3,17 @@
 #include <time.h>
 
 #include <algorithm>
-#include <stdexcept>
+
+#include "../check.h"
 
 namespace octavo {
 namespace {
-
-void check(bool ok, const char* what) {
-    if (!ok) throw std::invalid_argument(what);
-}
 
 double wall_seconds() {
     timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 

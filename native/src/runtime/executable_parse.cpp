@@ -3,15 +3,10 @@
 #include <cmath>
 
 #include "executable_parser.h"
+#include "octavo/pack.h"
 
 namespace octavo {
 namespace {
-
-WeightFormat format_of(const std::string& name) {
-    WeightFormat format;
-    if (!find_format(name, &format)) refuse_spec("a matrix in format " + name);
-    return format;
-}
 
 constexpr std::int64_t kMany = std::int64_t{1} << 31;  // above every index, width and count of a spec
 

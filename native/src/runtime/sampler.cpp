@@ -5,16 +5,12 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <stdexcept>
 
+#include "../check.h"
 #include "octavo/cpu.h"
 
 namespace octavo {
 namespace {
-
-void check(bool ok, const char* what) {
-    if (!ok) throw std::invalid_argument(what);
-}
 
 // SplitMix64's finaliser (Steele, Lea and Flood 2014).
 std::uint64_t mix(std::uint64_t z) {
