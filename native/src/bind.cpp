@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "check.h"
 #include "octavo/arena.h"
 #include "octavo/cpu.h"
 #include "octavo/executable.h"
@@ -53,22 +54,6 @@ Dtype kv_dtype_of(const std::string& name) {
     return named(name, kTable, "KV dtype");
 }
 
-WeightFormat format_of(const std::string& name) {
-    WeightFormat format;
-    if (find_format(name, &format)) return format;
-    std::string allowed;
-    for (const FormatInfo& info : kFormats) allowed += std::string(allowed.empty() ? "" : ", ") + info.name;
-    throw std::invalid_argument("format: got '" + name + "', allowed: " + allowed);
-}
-
-SourceFormat source_of(const std::string& name) {
-    SourceFormat source;
-    if (find_source(name, &source)) return source;
-    std::string allowed;
-    for (const SourceInfo& info : kSources) allowed += std::string(allowed.empty() ? "" : ", ") + info.name;
-    throw std::invalid_argument("source: got '" + name + "', allowed: " + allowed);
-}
-
 std::string& chosen_isa() {
     static std::string name = usable_isas().back();
     return name;
@@ -82,23 +67,19 @@ void set_isa(const std::string& name) {
 
 // -- packing --------------------------------------------------------------------------------------------------------
 
-void need(bool ok, const char* what) {
-    if (!ok) throw std::invalid_argument(what);
-}
-
 void pack_weight(const std::string& format, const std::string& source, std::int64_t n, std::int64_t k, Bytes src,
                  MutableBytes dst, std::int64_t col0, std::int64_t n_total, int threads) {
     const WeightFormat f = format_of(format);
     const SourceFormat s = source_of(source);
-    need(n >= 0 && k > 0 && col0 >= 0 && col0 + n <= n_total && n_total < (std::int64_t{1} << 31) &&
-             k < (std::int64_t{1} << 31),
-         "pack: columns outside the weight");
-    need(k % source_info(s).elements == 0, "pack: a block format's rows are multiples of its block");
-    need(src.size() >= static_cast<std::size_t>(n) * source_row_bytes(s, static_cast<std::size_t>(k)),
-         "pack: src is too short");
-    need(dst.size() >= packed_bytes(f, static_cast<std::size_t>(n_total), static_cast<std::size_t>(k)),
-         "pack: dst is too short");
-    need(reinterpret_cast<std::uintptr_t>(dst.data()) % kAlign == 0, "pack: dst is not 64-byte aligned");
+    check(n >= 0 && k > 0 && col0 >= 0 && col0 + n <= n_total && n_total < (std::int64_t{1} << 31) &&
+              k < (std::int64_t{1} << 31),
+          "pack: columns outside the weight");
+    check(k % source_info(s).elements == 0, "pack: a block format's rows are multiples of its block");
+    check(src.size() >= static_cast<std::size_t>(n) * source_row_bytes(s, static_cast<std::size_t>(k)),
+          "pack: src is too short");
+    check(dst.size() >= packed_bytes(f, static_cast<std::size_t>(n_total), static_cast<std::size_t>(k)),
+          "pack: dst is too short");
+    check(reinterpret_cast<std::uintptr_t>(dst.data()) % kAlign == 0, "pack: dst is not 64-byte aligned");
     const PackJob job{f, s, n, k, src.data(), dst.data(), col0, n_total};
     if (threads <= 0) threads = static_cast<int>(std::thread::hardware_concurrency());
     nb::gil_scoped_release release;
@@ -108,11 +89,11 @@ void pack_weight(const std::string& format, const std::string& source, std::int6
 void unpack_weight_rows(const std::string& format, std::int64_t n, std::int64_t k, Bytes src, Ints rows,
                         nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu> out) {
     const WeightFormat f = format_of(format);
-    need(n > 0 && k > 0 && src.size() >= packed_bytes(f, static_cast<std::size_t>(n), static_cast<std::size_t>(k)),
-         "unpack_rows: src is too short");
-    need(out.shape(0) == rows.size() && out.shape(1) == static_cast<std::size_t>(k), "unpack_rows: out is [rows, k]");
+    check(n > 0 && k > 0 && src.size() >= packed_bytes(f, static_cast<std::size_t>(n), static_cast<std::size_t>(k)),
+          "unpack_rows: src is too short");
+    check(out.shape(0) == rows.size() && out.shape(1) == static_cast<std::size_t>(k), "unpack_rows: out is [rows, k]");
     for (std::size_t i = 0; i < rows.size(); i++)
-        need(rows.data()[i] >= 0 && rows.data()[i] < n, "unpack_rows: no such row");
+        check(rows.data()[i] >= 0 && rows.data()[i] < n, "unpack_rows: no such row");
     FlushDenormals flush;
     unpack_rows(f, n, k, src.data(), rows.data(), static_cast<std::int64_t>(rows.size()), out.data());
 }
@@ -130,7 +111,7 @@ ExecutableSpec read_spec(const nb::dict& d) {
     for (nb::handle item : field<nb::list>(d, "buffers")) {
         const auto [dtype, width, rows, offset, times] =
             nb::cast<std::tuple<std::string, std::int64_t, std::string, std::int64_t, std::int64_t>>(item);
-        need(rows.size() == 1, "executable spec: a buffer's rows");
+        check(rows.size() == 1, "executable spec: a buffer's rows");
         spec.buffers.push_back({dtype_of(dtype), width, rows[0], offset, times});
     }
     for (nb::handle item : field<nb::list>(d, "weights")) {
@@ -230,8 +211,7 @@ void make_executable(PyExecutable* self, std::shared_ptr<Team> team, const nb::d
     };
     column("temperature", c.temperature), column("top_k", c.top_k), column("top_p", c.top_p), column("min_p", c.min_p);
     column("presence", c.presence), column("frequency", c.frequency), column("repetition", c.repetition);
-    column("seed", c.seed), column("num_prompt", c.num_prompt), column("min_tokens", c.min_tokens),
-        column("flags", c.flags);
+    column("seed", c.seed), column("num_prompt", c.num_prompt), column("min_tokens", c.min_tokens);
     nb::object sampled = array(sampler, sampler->sampled().data(), {sampler->sampled().size()});
     nb::object finite = array(sampler, sampler->finite().data(), {sampler->finite().size()});
     new (self) PyExecutable{exe, sampler, d["arena"], inputs, tokens, columns, sampled, finite};
@@ -255,7 +235,7 @@ NB_MODULE(_native, m) {
     m.def(
         "row_bytes",
         [](const std::string& dtype, std::int64_t width) {
-            need(width > 0, "row_bytes: width");
+            check(width > 0, "row_bytes: width");
             return row_bytes(dtype_of(dtype), static_cast<std::size_t>(width));
         },
         "dtype"_a, "width"_a);
@@ -273,17 +253,10 @@ NB_MODULE(_native, m) {
             },
             "byte"_a)
         .def(
-            "release",
-            [](Arena& a, std::size_t offset, std::size_t nbytes) {
-                need(offset <= a.size() && nbytes <= a.size() - offset, "Arena.release: beyond the arena");
-                a.release(offset, nbytes);
-            },
-            "offset"_a, "nbytes"_a)
-        .def(
             "bind",
             [](Arena& a, std::size_t offset, std::size_t nbytes, const std::vector<int>& nodes) {
-                need(offset <= a.size() && nbytes <= a.size() - offset, "Arena.bind: beyond the arena");
-                need(!nodes.empty(), "Arena.bind: no node");
+                check(offset <= a.size() && nbytes <= a.size() - offset, "Arena.bind: beyond the arena");
+                check(!nodes.empty(), "Arena.bind: no node");
                 return a.bind(offset, nbytes, nodes);
             },
             "offset"_a, "nbytes"_a, "nodes"_a)
@@ -291,7 +264,7 @@ NB_MODULE(_native, m) {
             "view",
             [](nb::handle self, std::size_t offset, std::size_t nbytes) {
                 auto& a = nb::cast<Arena&>(self);
-                need(offset <= a.size() && nbytes <= a.size() - offset, "Arena.view: beyond the arena");
+                check(offset <= a.size() && nbytes <= a.size() - offset, "Arena.view: beyond the arena");
                 return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(a.data() + offset, {nbytes}, self);
             },
             "offset"_a, "nbytes"_a);
@@ -305,7 +278,7 @@ NB_MODULE(_native, m) {
     m.def(
         "packed_bytes",
         [](const std::string& format, std::int64_t n, std::int64_t k) {
-            need(n > 0 && k > 0, "packed_bytes: shape");
+            check(n > 0 && k > 0, "packed_bytes: shape");
             return packed_bytes(format_of(format), static_cast<std::size_t>(n), static_cast<std::size_t>(k));
         },
         "format"_a, "n"_a, "k"_a);

@@ -4,9 +4,9 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
-#include <stdexcept>
 #include <vector>
 
+#include "check.h"
 #include "octavo/kernels.h"
 #include "octavo/pack.h"
 #include "octavo/team.h"
@@ -23,28 +23,18 @@ using Numbers = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::
 using MutableNumbers = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-void require(bool condition, const char* what) {
-    if (!condition) throw std::invalid_argument(what);
-}
-
 const Kernels& table(const std::string& isa) {
     const Kernels* kernels = kernels_of(isa.c_str());
-    require(kernels != nullptr, "isa: not one of isas()");
+    check(kernels != nullptr, "isa: not one of isas()");
     return *kernels;
 }
 
-WeightFormat format_named(const std::string& name) {
-    WeightFormat format;
-    require(find_format(name, &format), "format: not one that packed_bytes() takes");
-    return format;
-}
-
 LinearWeight weight_of(const std::string& format, std::int64_t n, std::int64_t k, const Bytes& packed) {
-    const LinearWeight weight{format_named(format), n, k, packed.data()};
-    require(n > 0 && k > 0, "n and k must be positive");
-    require(packed.size() == packed_bytes(weight.format, static_cast<std::size_t>(n), static_cast<std::size_t>(k)),
-            "weight: not packed_bytes(format, n, k) long");
-    require(reinterpret_cast<std::uintptr_t>(packed.data()) % kAlign == 0, "weight: not 64-byte aligned");
+    const LinearWeight weight{format_of(format), n, k, packed.data()};
+    check(n > 0 && k > 0, "n and k must be positive");
+    check(packed.size() == packed_bytes(weight.format, static_cast<std::size_t>(n), static_cast<std::size_t>(k)),
+          "weight: not packed_bytes(format, n, k) long");
+    check(reinterpret_cast<std::uintptr_t>(packed.data()) % kAlign == 0, "weight: not 64-byte aligned");
     return weight;
 }
 
@@ -84,14 +74,14 @@ void linear(Team& team, const std::string& isa, const std::string& format, std::
     task.row1 = rows;
     task.panel0 = panel0;
     task.panel1 = panel1 < 0 ? static_cast<std::int64_t>(panels_of(static_cast<std::size_t>(n))) : panel1;
-    require(rows > 0 && x.size() == task.x_stride * static_cast<std::size_t>(rows), "x: not rows * row_bytes long");
-    require(out.size() == task.out_stride * static_cast<std::size_t>(rows), "out: not rows * row_bytes long");
-    require(!accumulate || !out_bf16, "accumulate: only into f32");
-    require(0 <= panel0 && panel0 <= task.panel1 &&
-                task.panel1 <= static_cast<std::int64_t>(panels_of(static_cast<std::size_t>(n))),
-            "panels: out of range");
+    check(rows > 0 && x.size() == task.x_stride * static_cast<std::size_t>(rows), "x: not rows * row_bytes long");
+    check(out.size() == task.out_stride * static_cast<std::size_t>(rows), "out: not rows * row_bytes long");
+    check(!accumulate || !out_bf16, "accumulate: only into f32");
+    check(0 <= panel0 && panel0 <= task.panel1 &&
+              task.panel1 <= static_cast<std::int64_t>(panels_of(static_cast<std::size_t>(n))),
+          "panels: out of range");
     if (bias) {
-        require(static_cast<std::int64_t>(bias->size()) == n, "bias: not n long");
+        check(static_cast<std::int64_t>(bias->size()) == n, "bias: not n long");
         task.bias = bias->data();
     }
     const Kernels& kernels = table(isa);
@@ -103,7 +93,7 @@ void quantize_rows(Team& team, const std::string& isa, const Matrix& x, MutableB
     const std::size_t rows = x.shape(0);
     const std::size_t width = x.shape(1);
     const std::size_t stride = row_bytes(RowType::q8, width);
-    require(out.size() == rows * stride, "out: not rows * row_bytes('q8', width) long");
+    check(out.size() == rows * stride, "out: not rows * row_bytes('q8', width) long");
     const Kernels& kernels = table(isa);
     auto work = [&](int thread) {
         if (thread != 0) return;
@@ -117,8 +107,8 @@ void quantize_rows(Team& team, const std::string& isa, const Matrix& x, MutableB
 void dequantize_row(Team& team, const std::string& isa, const std::string& format, std::int64_t n, std::int64_t k,
                     const Bytes& weight, std::int64_t column, MutableNumbers out) {
     const LinearWeight packed = weight_of(format, n, k, weight);
-    require(0 <= column && column < n, "column: out of range");
-    require(static_cast<std::int64_t>(out.size()) == k, "out: not k long");
+    check(0 <= column && column < n, "column: out of range");
+    check(static_cast<std::int64_t>(out.size()) == k, "out: not k long");
     const Kernels& kernels = table(isa);
     auto work = [&](int thread) {
         if (thread == 0) kernels.dequantize_row(packed, column, out.data());

@@ -273,7 +273,26 @@ void clear_padding(const PackJob& job) {
     }
 }
 
+template <class Row, size_t count>
+[[noreturn]] void refuse_name(const char* what, const std::string& name, const Row (&table)[count]) {
+    std::string allowed;
+    for (const Row& row : table) allowed += std::string(allowed.empty() ? "" : ", ") + row.name;
+    throw std::invalid_argument(std::string(what) + ": got '" + name + "', allowed: " + allowed);
+}
+
 }  // namespace
+
+WeightFormat format_of(const std::string& name) {
+    WeightFormat format;
+    if (!find_format(name, &format)) refuse_name("format", name, kFormats);
+    return format;
+}
+
+SourceFormat source_of(const std::string& name) {
+    SourceFormat source;
+    if (!find_source(name, &source)) refuse_name("source", name, kSources);
+    return source;
+}
 
 size_t source_row_bytes(SourceFormat source, size_t k) {
     const SourceInfo& info = source_info(source);
@@ -307,12 +326,11 @@ void pack(const PackJob& job, int threads) {
     const int64_t useful = static_cast<int64_t>(bytes / (size_t{256} << 10)) + 1;
     const int64_t workers = std::clamp<int64_t>(std::min<int64_t>(threads, useful), 1, 256);
     const int64_t piece = static_cast<int64_t>(round_up(static_cast<size_t>((job.n + workers - 1) / workers), kPanel));
-    std::vector<std::thread> others;
+    std::vector<std::jthread> others;  // joined on every way out: a thread may be refused, or memory
     for (int64_t row = piece; row < job.n; row += piece) {
         others.emplace_back([&job, row, piece] { pack_rows(job, row, std::min(row + piece, job.n)); });
     }
     pack_rows(job, 0, std::min(piece, job.n));
-    for (std::thread& other : others) other.join();
 }
 
 void unpack_rows(WeightFormat format, int64_t n, int64_t k, const uint8_t* packed, const int32_t* rows, int64_t count,

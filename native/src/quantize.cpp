@@ -4,14 +4,13 @@
 
 namespace octavo::OCTAVO_ISA_NS {
 
-void quantize_row(const float* x, int64_t width, uint8_t* row) {
-    const int64_t groups = static_cast<int64_t>(groups_of(static_cast<size_t>(width)));
-    int8_t* codes = reinterpret_cast<int8_t*>(row);
-    float* scales = reinterpret_cast<float*>(row + q8_scales_at(static_cast<size_t>(width)));
-    float* sums = reinterpret_cast<float*>(row + q8_sums_at(static_cast<size_t>(width)));
-    for (int64_t g = 0; g < groups; ++g) {
+void quantize_columns(const float* x, int64_t n, int64_t column, int64_t width, uint8_t* row) {
+    int8_t* codes = reinterpret_cast<int8_t*>(row) + column;
+    float* scales = reinterpret_cast<float*>(row + q8_scales_at(static_cast<size_t>(width))) + column / kGroup;
+    float* sums = reinterpret_cast<float*>(row + q8_sums_at(static_cast<size_t>(width))) + column / kGroup;
+    for (int64_t g = 0; kGroup * g < n; ++g) {
         const float* group = x + kGroup * g;
-        const int64_t left = width - kGroup * g;
+        const int64_t left = n - kGroup * g;
         f32x16 a;
         f32x16 b;
         if (left >= kGroup) {
@@ -35,6 +34,8 @@ void quantize_row(const float* x, int64_t width, uint8_t* row) {
         sums[g] = scale * static_cast<float>(fold_add_i32(add(ca, cb)));
     }
 }
+
+void quantize_row(const float* x, int64_t width, uint8_t* row) { quantize_columns(x, width, 0, width, row); }
 
 // The stored code of input i of a group, for one column (linear.h has the layout). int8 comes as it is.
 static int stored_code(const uint8_t* at, int bits, int64_t column, int i) {

@@ -50,6 +50,14 @@ def test_greedy_takes_the_lower_of_a_tie() -> None:
     assert sampling.sample(logits(1, 3, 3, 2), params(temperature=0.0), ids(0)) == 1
 
 
+def test_all_but_freezing_is_greedy() -> None:
+    """Where float32 cannot hold largest / temperature; a largest of 0 it always can, and then a tie is drawn."""
+    for temperature in (1e-45, 1e-40, 1e-38):
+        assert sampling.sample(logits(1, 3, 3, 2), params(temperature=temperature, seed=1), ids(0)) == 1
+    drawn = {sampling.sample(logits(-1, 0, 0), params(temperature=1e-37, seed=seed), ids(0)) for seed in range(20)}
+    assert drawn == {1, 2}
+
+
 def test_filters() -> None:
     x = np.log([0.5, 0.2, 0.2, 0.1])
     assert kept_ids(x, top_k=2) == [0, 1]  # the tie at 0.2 goes to the lower id

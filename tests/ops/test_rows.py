@@ -260,3 +260,25 @@ def test_specs_are_checked() -> None:
     refuse("add", *(1, 0, 1, 16, 16), *(0, 0, 1, 16, 16), *(0, 0, 1, 16, 16), 1.0)
     refuse("norm", *(0, 0, 1, 16, 16), *(0, 0, 1, 16, 16), 0, 1e-5, 0)
     refuse("gather", 0, 0)
+    refuse("cast", *(0.5, 0, 1, 16, 16), *(0, 0, 1, 16, 16))
+    refuse("cast", *(0, 0, 2.0**52, 2.0**52, 16), *(0, 0, 1, 16, 16))
+    refuse("cast", *(0, float("nan"), 1, 16, 16), *(0, 0, 1, 16, 16))
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_rows", "max_seqs", "max_blocks", "max_len"])
+@pytest.mark.parametrize("size", [0, -1, 1 << 30, 1 << 62])
+def test_limits_are_checked(name: str, size: int) -> None:
+    """Before anything of such a size is allocated."""
+    net = Net()
+    net.limits[name] = size
+    with pytest.raises(ValueError, match="executable spec: limits"):
+        net.build()
+
+
+@pytest.mark.parametrize("place", [(1 << 62, 1), (0, 1 << 62), (0, 0), (64, 1)])
+def test_buffers_lie_in_the_arena(place: tuple[int, int]) -> None:
+    net = Net(max_tokens=1)
+    net.buffer("f32", 16)
+    net.buffers[0] = ("f32", 16, "T", *place)
+    with pytest.raises(ValueError, match="executable spec: a buffer"):
+        net.build()

@@ -188,6 +188,27 @@ def test_bias_and_ties() -> None:
     net.net.close()
 
 
+@pytest.mark.parametrize("temperature", [1e-40, 1e-38, 2e-38, 1e-37, 1e-36, 1e-30])
+def test_all_but_freezing_is_greedy(temperature: float) -> None:
+    """x / t overflows: the largest logit, of several the lowest id, never id 0 because every weight is NaN."""
+    rng = np.random.default_rng(4)
+    logits = draw_logits(rng, 4)
+    logits[1, [9, 4000]] = 100
+    logits[2] = -np.abs(logits[2]) - 50
+    logits[3] = np.minimum(logits[3], 0)  # many ids share the largest, 0, which no temperature moves
+    known, empty = [np.array([1], np.int32)] * 4, (np.zeros(0, np.int32), np.zeros(0, np.float32))
+    params = {**NEUTRAL, "temperature": temperature, "seed": 5}
+    row = reference.RowParams(**params, bias=empty, stops=np.zeros(0, np.int32))
+    want = [reference.sample(x, row, k) for x, k in zip(logits, known, strict=True)]
+    assert want[0] == logits[0].argmax() and want[2] == logits[2].argmax()
+    for isa in ISAS:
+        net = Logits(isa=isa)
+        for slot in range(4):
+            net.set(slot, known[slot], params)
+        assert net.sample(logits, known) == want, isa
+        net.net.close()
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_not_finite(bad: float) -> None:
     """Only the row that holds it is named."""
@@ -224,6 +245,18 @@ def test_logprobs(top: int) -> None:
         net.net.close()
     with pytest.raises(ValueError):
         native_row_out_of_range()
+
+
+def test_a_spec_without_a_head_has_nothing_to_sample() -> None:
+    net = Net()
+    a = net.buffer("f32", 16)
+    net.op("add", *net.view(a), *net.view(a), *net.view(a), 1.0)
+    net.forward([1], rows=[1])
+    with pytest.raises(ValueError, match="no head"):
+        net.exe.sample(1)
+    with pytest.raises(ValueError, match="no head"):
+        net.exe.logprobs(0, 0, 0)
+    net.close()
 
 
 def native_row_out_of_range() -> None:

@@ -18,14 +18,14 @@ from tests.ops.native_net import Net, native
 def test_default_threads() -> None:
     cores = native.physical_cores(sorted(os.sched_getaffinity(0)))
     assert 1 <= native.default_threads() <= len(cores)
-    team = native.make_team()
+    team = native.team_on(native.team_seats())
     assert team.threads == native.default_threads()
     team.close()
 
 
 def test_refusals() -> None:
     with pytest.raises(ConfigError, match="--threads"):
-        native.make_team(threads=0)
+        native.team_seats(threads=0)
     with pytest.raises(ConfigError, match="OCTAVO_ISA"):
         native.use_environment("avx1024")
 
@@ -38,7 +38,7 @@ def test_the_instruction_set_may_be_written_in_capitals() -> None:
 
 def test_pinned_team_runs() -> None:
     cpus = sorted(os.sched_getaffinity(0))
-    team = native.make_team(cpus=cpus)
+    team = native.team_on(native.team_seats(cpus=cpus))
     assert team.threads == len(cpus)
     team.close()
     assert sorted(os.sched_getaffinity(0)) == cpus, "the caller keeps its mask"
@@ -65,7 +65,7 @@ def test_an_idle_team_costs_nothing() -> None:
     code = (
         "import time, resource\n"
         "from octavo.kernels import native\n"
-        "team = native.make_team(threads=2)\n"
+        "team = native.Team(2)\n"
         "time.sleep(0.1)\n"
         "before = time.process_time()\n"
         "time.sleep(1.0)\n"

@@ -18,8 +18,6 @@ public:
     std::size_t size() const { return size_; }
     // Bytes of the mapping that are in memory now.
     std::size_t resident() const;
-    // Gives the whole pages inside [offset, offset + nbytes) back; they read as zero afterwards.
-    void release(std::size_t offset, std::size_t nbytes);
     // Says where pages of [offset, offset + nbytes) that are not touched yet shall lie: on one NUMA node while it has
     // room, or on several in turn. From the page of `offset` on, up to the last one that is whole. An errno, 0 for
     // success.

@@ -54,6 +54,7 @@ public:
     std::int64_t row_position(std::int64_t row) const {
         return pos_[static_cast<std::size_t>(row_[static_cast<std::size_t>(row)])];
     }
+    bool has_logits() const { return logits_.base != nullptr; }  // the spec has a head
     const float* logits(std::int64_t row) const;
     float* logits(std::int64_t row);
     const std::vector<std::int32_t>& row_seq() const { return row_seq_; }
@@ -104,7 +105,8 @@ private:
     // How the attends of one (KV group, query heads per KV head) divide a step; all layers share it.
     struct AttendPlan {
         std::int32_t group, heads_per_kv;
-        std::int64_t window;
+        bool built = false;  // in the run at hand
+        std::int32_t window;
         std::vector<AttendItem> items;
         std::vector<double> cost;
         std::vector<AttendSplit> splits;
@@ -135,7 +137,6 @@ private:
     void build_plan(AttendPlan& plan, std::int64_t num_seqs);
     void share_prefixes(AttendPlan& plan, std::int64_t num_seqs, std::int64_t& partial_rows);
     void add_shared(AttendPlan& plan, std::int32_t spans, std::int64_t& partial_rows);
-    static std::int32_t first_key(const AttendPlan& plan, std::int64_t position);
     static double tile_cost(const AttendPlan& plan, std::int64_t rows, std::int64_t position, std::int64_t tokens);
     void add_tile(AttendPlan& plan, const AttendItem& tile, double limit, std::int64_t& partial_rows);
     void prepare(Stage& stage);

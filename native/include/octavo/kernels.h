@@ -68,6 +68,11 @@ constexpr std::int32_t kTileKeys = 128;
 // Query rows (tokens x heads of one KV head) that an attention item may hold.
 constexpr std::int32_t kItemRows = 96;
 
+// The first key that a position sees through a window; 0 is none.
+[[maybe_unused]] static constexpr std::int32_t first_seen(std::int32_t window, std::int32_t position) {
+    return window > 0 && position >= window ? position - window + 1 : 0;
+}
+
 struct AttendOp {
     View q, out;
     KvLayer kv;

@@ -227,13 +227,16 @@ struct LinearTask {
 //   void linear_panels(const LinearTask& task);
 //   void quantize_row(const float* x, int64_t width, uint8_t* row);
 //       f32 numbers to a q8 row of row_bytes(q8, width); bytes past the sums are left alone.
+//   void quantize_columns(const float* x, int64_t n, int64_t column, int64_t width, uint8_t* row);
+//       The same of columns [column, column + n) of such a row, which begin and end with groups.
 //   void dequantize_row(const LinearWeight& weight, int64_t column, float* out);
 //       The k numbers of one column (an embedding row of a packed head).
-#define OCTAVO_DECLARE_LINEAR(isa)                                               \
-    namespace isa {                                                              \
-    void linear_panels(const LinearTask& task);                                  \
-    void quantize_row(const float* x, int64_t width, uint8_t* row);              \
-    void dequantize_row(const LinearWeight& weight, int64_t column, float* out); \
+#define OCTAVO_DECLARE_LINEAR(isa)                                                                 \
+    namespace isa {                                                                                \
+    void linear_panels(const LinearTask& task);                                                    \
+    void quantize_row(const float* x, int64_t width, uint8_t* row);                                \
+    void quantize_columns(const float* x, int64_t n, int64_t column, int64_t width, uint8_t* row); \
+    void dequantize_row(const LinearWeight& weight, int64_t column, float* out);                   \
     }
 OCTAVO_DECLARE_LINEAR(scalar)
 OCTAVO_DECLARE_LINEAR(avx2)

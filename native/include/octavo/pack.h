@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "octavo/linear.h"
 
@@ -71,6 +72,10 @@ inline constexpr int kNumSources = static_cast<int>(sizeof kSources / sizeof kSo
     }
     return false;
 }
+
+// Formats and sources by their names. Throw std::invalid_argument for others.
+WeightFormat format_of(const std::string& name);
+SourceFormat source_of(const std::string& name);
 
 // Bytes of one source row of k elements, a multiple of the source's block.
 size_t source_row_bytes(SourceFormat source, size_t k);

@@ -12,7 +12,7 @@ namespace octavo {
 // Per slot. Neutral values: temperature 1, top_k 0, top_p 1, min_p 0, penalties 0, 0 and 1.
 struct Columns {
     std::vector<float> temperature, top_p, min_p, presence, frequency, repetition;
-    std::vector<std::int32_t> top_k, num_prompt, min_tokens, flags;
+    std::vector<std::int32_t> top_k, num_prompt, min_tokens;
     std::vector<std::uint64_t> seed;
 };
 

@@ -184,7 +184,7 @@ void values(const Item& c, bool first_tile) {
 
 // The first key of the span's first tile with a visible key.
 OCTAVO_INLINE std::int32_t first_tile(const AttendOp& op, const AttendItem& it, std::int32_t span) {
-    const std::int32_t seen = first_seen(op, it.position) / kTileKeys * kTileKeys;
+    const std::int32_t seen = first_seen(op.window, it.position) / kTileKeys * kTileKeys;
     return seen > span * kSpanKeys ? seen : span * kSpanKeys;
 }
 
@@ -204,7 +204,7 @@ void ask_for_item(Item& c, const AttendItem& then) {
 void set_tile(Item& c, std::int32_t first_key, std::int32_t end, std::int32_t all) {
     const KvLayer& kv = c.op->kv;
     c.first_key = first_key;
-    const std::int32_t seen = first_seen(*c.op, c.it->position);
+    const std::int32_t seen = first_seen(c.op->window, c.it->position);
     c.from = seen > first_key ? seen - first_key : 0;
     c.keys = end - first_key < kTileKeys ? end - first_key : kTileKeys;
     const std::int64_t head = head_bytes(kv) * c.it->kv_head;

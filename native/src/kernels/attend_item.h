@@ -79,11 +79,6 @@ struct Item {
     std::int64_t scales, next_scales;  // from K of a block, this head, to the scales of its slots: K's, then V's
 };
 
-// The first key that a position sees.
-OCTAVO_INLINE std::int32_t first_seen(const AttendOp& op, std::int32_t position) {
-    return op.window > 0 && position >= op.window ? position - op.window + 1 : 0;
-}
-
 // The first key whose V is read: bf16 comes in pairs.
 template <bool kBf16>
 OCTAVO_INLINE int first_value(const Item& c) {

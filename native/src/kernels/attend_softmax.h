@@ -98,7 +98,7 @@ void softmax(const Item& c) {
         const std::int32_t position = c.it->position + r / group;
         std::int32_t visible = position + 1 - c.first_key;
         visible = visible < 0 ? 0 : visible < c.keys ? visible : c.keys;
-        const std::int32_t first = first_seen(*c.op, position) - c.first_key;
+        const std::int32_t first = first_seen(c.op->window, position) - c.first_key;
         if (first > 0 || c.from > 0) {
             softmax_window_row<kBf16, kDirect>(c, r, first > 0 ? first : 0, visible);
         } else {

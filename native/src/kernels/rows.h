@@ -38,27 +38,6 @@ inline float* begin_row(const View& v, std::int64_t row, float* temp) {
     return temp;
 }
 
-// Columns [column, column + n) of a q8 row of `width`; column is a multiple of 32. The bits of quantize_row.
-inline void quantize_columns(const float* x, std::int32_t n, std::int32_t column, std::int32_t width,
-                             std::uint8_t* row) {
-    auto* codes = reinterpret_cast<std::int8_t*>(row) + column;
-    auto* scales = reinterpret_cast<float*>(row + q8_scales_at(static_cast<std::size_t>(width))) + column / kGroup;
-    auto* sums = reinterpret_cast<float*>(row + q8_sums_at(static_cast<std::size_t>(width))) + column / kGroup;
-    for (std::int32_t i = 0, g = 0; i < n; i += kGroup, g++) {
-        const std::int32_t left = n - i;
-        const f32x16 lo = load_first(x + i, left < 16 ? left : 16);
-        const f32x16 hi = left <= 16 ? zero_f32() : load_first(x + i + 16, left - 16 < 16 ? left - 16 : 16);
-        const float amax = fold_max(max(abs(lo), abs(hi)));
-        const float scale = amax == 0.0f ? 0.0f : amax / 127.0f;
-        const f32x16 inv = set1(amax == 0.0f ? 0.0f : 127.0f / amax);
-        const i32x16 a = to_i32(mul(lo, inv)), b = to_i32(mul(hi, inv));
-        store_i8(codes + i, a);
-        store_i8(codes + i + 16, b);
-        scales[g] = scale;
-        sums[g] = scale * static_cast<float>(fold_add_i32(add(a, b)));
-    }
-}
-
 inline void from_f32(std::uint8_t* row, Dtype dtype, std::int32_t column, std::int32_t n, const float* in) {
     if (dtype == Dtype::f32) {
         memcpy(row + 4 * static_cast<std::int64_t>(column), in, 4 * static_cast<std::size_t>(n));
@@ -71,9 +50,7 @@ inline void from_f32(std::uint8_t* row, Dtype dtype, std::int32_t column, std::i
 }
 
 inline void store_columns(const View& v, std::uint8_t* row, std::int32_t column, std::int32_t n, const float* in) {
-    if (v.dtype == Dtype::q8 && n == v.columns) {
-        quantize_row(in, n, row);
-    } else if (v.dtype == Dtype::q8) {
+    if (v.dtype == Dtype::q8) {
         quantize_columns(in, n, column, v.columns, row);
     } else {
         from_f32(row, v.dtype, column, n, in);

@@ -39,13 +39,6 @@ std::size_t Arena::resident() const {
     return pages * page;
 }
 
-void Arena::release(std::size_t offset, std::size_t nbytes) {
-    const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-    const std::size_t first = (offset + page - 1) / page * page;
-    const std::size_t last = (offset + nbytes) / page * page;
-    if (last > first) (void)madvise(data_ + first, last - first, MADV_DONTNEED);
-}
-
 int Arena::bind(std::size_t offset, std::size_t nbytes, const std::vector<int>& nodes) {
     constexpr std::size_t kNodes = 1024, kBits = 8 * sizeof(unsigned long);
     std::array<unsigned long, kNodes / kBits> mask{};

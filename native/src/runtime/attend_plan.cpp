@@ -21,7 +21,7 @@ void Executable::build_plan(AttendPlan& plan, std::int64_t num_seqs) {
     plan.spans_saved = 0;
     const auto heads = static_cast<std::int32_t>(kv_[static_cast<std::size_t>(plan.group)].kv_heads);
     const std::int32_t tile = std::max(1, kItemRows / plan.heads_per_kv);
-    plan.window = kv_[static_cast<std::size_t>(plan.group)].window;
+    plan.window = static_cast<std::int32_t>(kv_[static_cast<std::size_t>(plan.group)].window);
     plan.done.assign(static_cast<std::size_t>(num_seqs), 0);
     std::int64_t partial_rows = 0;
     share_prefixes(plan, num_seqs, partial_rows);
@@ -39,7 +39,7 @@ void Executable::build_plan(AttendPlan& plan, std::int64_t num_seqs) {
         for (std::int32_t first = 0; first < count && !plan.done[static_cast<std::size_t>(b)]; first += tile) {
             const std::int32_t tokens = std::min(tile, count - first);
             for (std::int32_t h = 0; h < heads; h++) {
-                const std::int32_t position = start + first, seen = first_key(plan, position) / kSpanKeys;
+                const std::int32_t position = start + first, seen = first_seen(plan.window, position) / kSpanKeys;
                 add_tile(plan,
                          {static_cast<std::int32_t>(b), token + first, tokens, position, h, seen,
                           spans_of(position + tokens), -1, 0},
@@ -157,15 +157,10 @@ std::int64_t Executable::spans_saved() const {
                            [](std::int64_t sum, const AttendPlan& plan) { return sum + plan.spans_saved; });
 }
 
-// The first key that a position sees.
-std::int32_t Executable::first_key(const AttendPlan& plan, std::int64_t position) {
-    return plan.window > 0 ? static_cast<std::int32_t>(std::max<std::int64_t>(0, position - plan.window + 1)) : 0;
-}
-
 // Keys seen, and what a tile costs anyway, over the query rows at [position, position + tokens).
 double Executable::tile_cost(const AttendPlan& plan, std::int64_t rows, std::int64_t position, std::int64_t tokens) {
     const double middle = double(position) + 0.5 * double(tokens);
-    return double(rows) * (middle - first_key(plan, static_cast<std::int64_t>(middle)) + 64);
+    return double(rows) * (middle - first_seen(plan.window, static_cast<std::int32_t>(middle)) + 64);
 }
 
 void Executable::add_tile(AttendPlan& plan, const AttendItem& tile, double limit, std::int64_t& partial_rows) {
@@ -187,7 +182,7 @@ void Executable::add_tile(AttendPlan& plan, const AttendItem& tile, double limit
         part.partial = partial_rows;
         partial_rows += rows;
         plan.items.push_back(part);
-        const std::int32_t first = std::max(s * kSpanKeys, first_key(plan, tile.position));
+        const std::int32_t first = std::max(s * kSpanKeys, first_seen(plan.window, tile.position));
         const std::int32_t last = std::min((s + 1) * kSpanKeys, tile.position + tile.tokens);
         plan.cost.push_back(double(rows) * (last - first + 64));
     }

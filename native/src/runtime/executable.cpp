@@ -3,22 +3,17 @@
 #include <time.h>
 
 #include <algorithm>
-#include <stdexcept>
+
+#include "../check.h"
 
 namespace octavo {
 namespace {
-
-void check(bool ok, const char* what) {
-    if (!ok) throw std::invalid_argument(what);
-}
 
 double wall_seconds() {
     timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
@@ -177,7 +172,13 @@ void Executable::run_stage(std::size_t index, int thread) {
 
 void Executable::run(std::int64_t num_seqs, std::size_t first, std::size_t end) {
     build_batch(num_seqs);
-    for (AttendPlan& plan : plans_) build_plan(plan, num_seqs);
+    for (AttendPlan& plan : plans_) plan.built = false;
+    for (std::size_t i = first; i < end; i++) {
+        if (stages_[i].kind != StageKind::attend) continue;
+        AttendPlan& plan = plans_[static_cast<std::size_t>(stages_[i].plan)];
+        if (!plan.built) build_plan(plan, num_seqs);
+        plan.built = true;
+    }
     for (std::size_t i = first; i < end; i++) {
         prepare(stages_[i]);
         homes_->begin(i);

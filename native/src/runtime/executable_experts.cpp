@@ -5,15 +5,10 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "../check.h"
 #include "octavo/executable.h"
 
 namespace octavo {
-namespace {
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-}  // namespace
-
 // Counting sort by expert (stable: token order within an expert), then the items of the expert linears up to the next
 // sort. One thread does it while the others wait: a step has few rows, and each costs a few cycles.
 void Executable::sort_rows(const Stage& stage) {

@@ -1,15 +1,22 @@
 // From a spec to stages: every index, offset and size is checked here, once, so that a step need not.
 #include <algorithm>
+#include <cmath>
 
 #include "executable_parser.h"
+#include "octavo/pack.h"
 
 namespace octavo {
 namespace {
 
-WeightFormat format_of(const std::string& name) {
-    WeightFormat format;
-    if (!find_format(name, &format)) refuse_spec("a matrix in format " + name);
-    return format;
+constexpr std::int64_t kMany = std::int64_t{1} << 31;  // above every index, width and count of a spec
+
+// Before anything is allocated by them.
+const Limits& checked(const Limits& l) {
+    const auto within = [](std::int64_t x, int bits) { return x > 0 && x < std::int64_t{1} << bits; };
+    check_spec(within(l.max_tokens, 24) && within(l.max_rows, 24) && within(l.max_seqs, 20), "limits");
+    check_spec(within(l.max_len, 30) && within(l.max_blocks, 28), "limits");
+    check_spec(within(l.max_seqs * l.max_len, 40) && within(l.max_seqs * l.max_blocks, 32), "limits");
+    return l;
 }
 
 }  // namespace
@@ -44,26 +51,28 @@ void Executable::Parser::parse() {
 }
 
 void Executable::Parser::check_sizes() const {
-    const Limits& l = spec_.limits;
-    check_spec(l.max_tokens > 0 && l.max_rows > 0 && l.max_seqs > 0 && l.max_blocks > 0 && l.max_len > 0, "limits");
-    check_spec(l.max_tokens < (1 << 24) && l.max_seqs < (1 << 20) && l.max_len < (std::int64_t{1} << 30), "limits");
     for (const BufferSpec& b : spec_.buffers) {
         check_spec(b.width > 0 && b.width < (1 << 28) && b.offset >= 0 && b.offset % 64 == 0, "a buffer's place");
         check_spec(b.rows == 'T' || b.rows == 'R' || b.rows == 'B', "a buffer's rows");
-        check_spec(end_of(b) <= spec_.arena_bytes, "a buffer beyond the arena");
         check_spec(b.times > 0 && b.times <= 1024, "a buffer's rows");
+        const auto row = static_cast<std::int64_t>(row_bytes(b.dtype, static_cast<std::size_t>(b.width)));
+        check_spec(b.offset <= spec_.arena_bytes && rows_of(b) <= (spec_.arena_bytes - b.offset) / row,
+                   "a buffer beyond the arena");
     }
+    for (const WeightSpec& w : spec_.weights)
+        check_spec(w.n > 0 && w.n < kMany && w.k > 0 && w.k < kMany, "a weight's shape");
     for (const KvSpec& kv : spec_.kv) {
         check_spec(kv.dtype == Dtype::f32 || kv.dtype == Dtype::bf16 || kv.dtype == Dtype::i8, "KV dtype");
         check_spec(kv.block_size == 8 || kv.block_size == 16 || kv.block_size == 32 || kv.block_size == 64,
                    "block size");
         check_spec(kv.head_dim > 0 && kv.head_dim % 2 == 0 && kv.head_dim <= kMaxHead, "head_dim");
-        check_spec(kv.kv_heads > 0 && kv.layers > 0 && kv.num_blocks > 0 && kv.address % 64 == 0, "KV group");
+        check_spec(kv.kv_heads > 0 && kv.kv_heads < (1 << 20) && kv.layers > 0 && kv.layers < (1 << 20), "KV group");
+        check_spec(kv.num_blocks > 0 && kv.num_blocks < kMany && kv.address % 64 == 0, "KV group");
         check_spec(kv.window >= 0 && kv.window < (std::int64_t{1} << 30), "window");
         const std::int64_t layer = kv_layer_bytes(kv.dtype, kv.block_size, kv.kv_heads, kv.head_dim);
         check_spec(kv.block_bytes >= kv.layers * layer, "block_bytes");
     }
-    check_spec(spec_.vocab > 0, "vocab");
+    check_spec(spec_.vocab > 0 && spec_.vocab < (1 << 28), "vocab");
 }
 
 std::int64_t Executable::Parser::rows_of(char rows) const {
@@ -77,6 +86,12 @@ std::int64_t Executable::Parser::end_of(const BufferSpec& b) const {
 double Executable::Parser::number() {
     check_spec(next_ < op_->fields.size(), "an op with too few fields");
     return op_->fields[next_++];
+}
+
+std::int64_t Executable::Parser::integer() {
+    const double value = number();
+    check_spec(std::abs(value) < static_cast<double>(kMany) && value == std::trunc(value), "an integer of an op");
+    return static_cast<std::int64_t>(value);
 }
 
 const BufferSpec& Executable::Parser::buffer(std::int64_t i) const {
@@ -131,7 +146,7 @@ const float* Executable::Parser::vector(std::int64_t n) {
 }
 LinearWeight Executable::Parser::matrix() {
     const WeightSpec& w = weight(integer());
-    check_spec(w.n > 0 && w.k > 0 && w.address % kAlign == 0, "a matrix");
+    check_spec(w.address % kAlign == 0, "a matrix");
     return {format_of(w.format), w.n, w.k, reinterpret_cast<const std::uint8_t*>(w.address)};
 }
 KvLayer Executable::Parser::layer(std::size_t& group) {
@@ -266,7 +281,7 @@ void Executable::Parser::place_extra() {
 Executable::Executable(std::shared_ptr<Team> team, const ExecutableSpec& spec, const Kernels& kernels)
     : team_(std::move(team)),
       kernels_(kernels),
-      limits_(spec.limits),
+      limits_(checked(spec.limits)),
       vocab_(spec.vocab),
       kv_(spec.kv),
       tokens_(static_cast<std::size_t>(4 * spec.limits.max_seqs * spec.limits.max_len)) {

@@ -39,7 +39,7 @@ private:
 
     // -- fields of the op at hand, in order; buffers read so are noted in touched_ --
     double number();
-    std::int64_t integer() { return static_cast<std::int64_t>(number()); }
+    std::int64_t integer();
     const BufferSpec& buffer(std::int64_t i) const;
     View view();
     View whole();

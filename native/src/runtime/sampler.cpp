@@ -2,18 +2,15 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 #include <numeric>
-#include <stdexcept>
 
+#include "../check.h"
 #include "octavo/cpu.h"
 
 namespace octavo {
 namespace {
-
-void check(bool ok, const char* what) {
-    if (!ok) throw std::invalid_argument(what);
-}
 
 // SplitMix64's finaliser (Steele, Lea and Flood 2014).
 std::uint64_t mix(std::uint64_t z) {
@@ -64,8 +61,7 @@ Sampler::Sampler(std::shared_ptr<Executable> exe) : exe_(std::move(exe)), vocab_
     columns_.presence.assign(slots, 0.0f);
     columns_.frequency.assign(slots, 0.0f);
     columns_.repetition.assign(slots, 1.0f);
-    for (auto* column : {&columns_.top_k, &columns_.num_prompt, &columns_.min_tokens, &columns_.flags})
-        column->assign(slots, 0);
+    for (auto* column : {&columns_.top_k, &columns_.num_prompt, &columns_.min_tokens}) column->assign(slots, 0);
     columns_.seed.assign(slots, 0);
     bias_.resize(slots);
     stops_.resize(slots);
@@ -92,6 +88,7 @@ void Sampler::set_stops(std::int64_t slot, std::vector<std::int32_t> ids) {
 void Sampler::sample(std::int64_t num_seqs) {
     check(num_seqs == exe_->num_seqs(), "sample: forward ran another batch");
     const std::int64_t rows = exe_->num_rows();
+    check(rows == 0 || exe_->has_logits(), "sample: the spec has no head");
     if (rows == 1) {
         FlushDenormals flush;
         sample_row(0, work_[0]);
@@ -125,12 +122,13 @@ void Sampler::sample_row(std::int64_t index, Work& work) {
     const float* x = adjust(row, logits, work);
     const LogitScan scan = x == logits ? raw : exe_->kernels().scan_logits(x, vocab_);
     sampled_[r] = scan.argmax;
-    const float temperature = columns_.temperature[s];
-    if (!(temperature > 0.0f) || scan.max == -std::numeric_limits<float>::infinity()) return;
+    const float temperature = columns_.temperature[s], top = scan.max / temperature;
+    // Greedy too where that is not finite: every id is forbidden, or it is so cold that x / t says nothing any more.
+    if (!(temperature > 0.0f) || !(std::abs(top) < std::numeric_limits<float>::infinity())) return;
     const std::int64_t pieces = (vocab_ + kVocabPiece - 1) / kVocabPiece;
     work.weights.resize(static_cast<std::size_t>(vocab_));
     work.sums.resize(static_cast<std::size_t>(pieces));
-    exe_->kernels().exp_logits(x, vocab_, temperature, scan.max / temperature, work.weights.data(), work.sums.data());
+    exe_->kernels().exp_logits(x, vocab_, temperature, top, work.weights.data(), work.sums.data());
     bool dropped = false;
     const std::int64_t k = columns_.top_k[s];
     if (k > 0 && k < vocab_) {
@@ -316,6 +314,7 @@ std::int32_t Sampler::draw(const Row& row, Work& work) {
 Sampler::Logprobs Sampler::logprobs(std::int64_t row, std::int32_t target, std::int32_t top) {
     check(row >= 0 && row < exe_->num_rows(), "logprobs: row");
     check(target >= 0 && target < vocab_ && top >= 0 && top <= vocab_, "logprobs: target or top");
+    check(exe_->has_logits(), "logprobs: the spec has no head");
     FlushDenormals flush;
     Work& work = work_[0];
     const float* x = exe_->logits(row);

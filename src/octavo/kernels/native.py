@@ -82,9 +82,4 @@ def team_on(taken: Sequence[Seat]) -> Team:
     return Team(len(taken), [list(seat.cpus) for seat in taken])
 
 
-def make_team(*, threads: int | None = None, cpus: Sequence[int] | None = None) -> Team:
-    """A team on the seats of `team_seats`."""
-    return team_on(team_seats(threads=threads, cpus=cpus))
-
-
 use_environment(os.environ.get("OCTAVO_ISA"))

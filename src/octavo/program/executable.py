@@ -209,7 +209,6 @@ class ExecutableSpec(Struct, frozen=True):
                 "max_len": limits.max_len,
             },
             "vocab": self.program.vocab_size,
-            "logits": self.logits,
             "ops": [encode(op, index) for op in self.ops if not isinstance(op, Host)],
             "segments": segments,
         }

@@ -185,7 +185,7 @@ def _can_write(op: DeviceOp, dtype: str, backend: BackendTable) -> bool:
     if isinstance(op, Linear) and op.accumulate:
         return False
     if dtype == "q8" and isinstance(op, Attend) and op.out.width % GROUP:
-        return False  # heads are written one by one, and a group would straddle two
+        return False  # a head may end inside a group of 32: f32, and a cast behind it
     return dtype in backend.outputs.get(op.kind, ())
 
 

@@ -33,7 +33,7 @@ ROPE_ROWS = 4096
 
 
 class NativeBackend:
-    """The Executable with what it runs on: `Backend`, and `close` gives threads and memory back at once."""
+    """The Executable with what it runs on: `Backend`. `close` ends its threads; memory lasts as long as its arrays."""
 
     def __init__(self, spec: ExecutableSpec, team: Any, *, num_blocks: int, nodes: Sequence[int] = (0,)) -> None:
         """Reserves address space; pages are touched as they are first used. `nodes`: the NUMA node of each thread."""
@@ -90,10 +90,6 @@ class NativeBackend:
     def poison(self) -> None:
         """Fill the KV arena with NaN: what a test does before every run, so that stale memory shows."""
         self._kv.fill(0xFF)
-
-    def kv_resident(self) -> int:
-        """Bytes of KV that have been touched."""
-        return int(self._kv.resident())
 
     def close(self) -> None:
         if self.exe is not None:

@@ -76,7 +76,7 @@ class Runner:
         self._stop_ids = np.asarray(facts.eos_ids, np.int32)
 
     def close(self) -> None:
-        """Drop the backend: its threads end and its memory is unmapped."""
+        """End the backend's threads. Its memory is unmapped once nothing refers to this object or to its arrays."""
         self.backend.close()
 
     def poison(self) -> None:

@@ -79,10 +79,17 @@ def kept(x: F64, params: RowParams) -> NDArray[np.bool_]:
     return keep
 
 
+def _greedy(largest: np.float32, temperature: float) -> bool:
+    """Whether largest / temperature is no finite float32: every id is forbidden, or it is all but freezing."""
+    t = np.float32(temperature)
+    with np.errstate(over="ignore"):
+        return bool(t < np.finfo(np.float32).tiny or not np.isfinite(largest / t))
+
+
 def sample(logits: F32, params: RowParams, known: I32) -> int:
     """The token at position len(known) of a sequence whose row of raw logits [vocab] this is."""
     x = adjusted(logits, params, known)
-    if params.temperature == 0 or x.max() == -np.inf:  # every id forbidden: the lowest, as greedy would
+    if _greedy(x.max(), params.temperature):
         return int(np.argmax(x))
     scaled = x.astype(np.float64) / params.temperature
     p = np.exp(scaled - scaled.max())
