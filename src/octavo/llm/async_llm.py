@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import math
+import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from octavo.config.args import EngineArgs
 from octavo.config.resolve import EngineConfig
@@ -28,7 +30,10 @@ from octavo.obs.metrics import PREFIX, Metrics
 from octavo.types import RequestOutput, SamplingParams
 
 log = get_logger(__name__)
+T = TypeVar("T")
 
+LAST_CALL = 0.5
+"""Seconds that a cancelled start waits for its thread, whose processes have ended: it may be building a tokenizer."""
 LONG_TEXT = 8_000
 """Characters (or ids) from which a prompt is prepared on a thread, so that the event loop never stalls."""
 
@@ -72,7 +77,7 @@ class AsyncLLM:
         """Start the engine process (or take the one `spawned`) and load the model; the tokenizer is built meanwhile.
 
         `on_progress(phase, fraction)` is called from another thread; default: a bar on a terminal. Raises ConfigError,
-        DoesNotFit, ModelError, FetchError, EngineDead.
+        DoesNotFit, ModelError, FetchError, EngineDead. Cancelling ends the engine's process, and a fetch, at once.
         """
         fronts: list[ModelFront] = []
 
@@ -83,14 +88,19 @@ class AsyncLLM:
             with LoadingBar() as bar:
                 return ProcClient.start(args, spawned=spawned, on_progress=on_progress or bar.update, on_front=build)
 
-        starting = asyncio.get_running_loop().run_in_executor(None, start)
+        spawned = spawned or Spawned(args.executor, args.cpus)
+        starting = _on_a_daemon(start)
         try:
-            client = await asyncio.shield(starting)
+            await asyncio.wait((starting,))
         except asyncio.CancelledError:
-            # The thread cannot be stopped; the engine it brings up is closed as soon as it is there.
+            spawned.close()  # wakes the thread, and ends a fetch
             starting.add_done_callback(_close_late)
+            try:
+                await asyncio.wait((starting,), timeout=LAST_CALL)
+            finally:
+                starting.cancel()
             raise
-        return cls(client, fronts[0], args, metrics_prefix=metrics_prefix)
+        return cls(starting.result(), fronts[0], args, metrics_prefix=metrics_prefix)
 
     # -- asking -------------------------------------------------------------------------------------------------------
     async def generate(
@@ -318,6 +328,21 @@ class AsyncLLM:
     def _note_idle(self) -> None:
         if not self._outputs.num_open:
             self._idle.set()
+
+
+def _on_a_daemon(call: Callable[[], T]) -> asyncio.Future[T]:
+    """Run it on a thread for which neither the event loop nor the interpreter waits at its end."""
+    outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    def run() -> None:
+        outcome.set_running_or_notify_cancel()
+        try:
+            outcome.set_result(call())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="octavo-start", daemon=True).start()
+    return asyncio.wrap_future(outcome)
 
 
 def _close_late(starting: asyncio.Future[ProcClient]) -> None:
