@@ -58,7 +58,7 @@ class AsyncLLM:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="octavo-text")
         self._preparing = 0
         self._dead: EngineDead | None = None
-        self._draining = self._closed = False
+        self._draining = self._ended = self._closed = False
         self._idle = asyncio.Event()
         self._idle.set()
         self._describe()
@@ -156,16 +156,20 @@ class AsyncLLM:
         self.check_health()
         self._check_room(params.n)
         self._preparing += params.n
+        self._idle.clear()
         try:
-            prepared = await self._prepare(prompt, params, arrival, options)
-        except InvalidRequest:
-            self.metrics.rejections.inc(label="invalid")
-            raise
+            try:
+                prepared = await self._prepare(prompt, params, arrival, options)
+            except InvalidRequest:
+                self.metrics.rejections.inc(label="invalid")
+                raise
+            self.check_health()
+            if self._ended:
+                raise QueueFull("the server is shutting down", retry_after=5)
+            state = self._outputs.open(prepared, on_update)
         finally:
             self._preparing -= params.n
-        self.check_health()
-        state = self._outputs.open(prepared, on_update)
-        self._idle.clear()
+            self._note_idle()
         try:
             self._client.add(prepared.requests)
         except BaseException:
@@ -179,11 +183,11 @@ class AsyncLLM:
     ) -> Prepared:
         text, ids = split_prompt(prompt)
         size = len(text) if text is not None else len(ids or ())
-        if size <= LONG_TEXT:
+
+        def prepare() -> Prepared:
             return self._intake.prepare(prompt, params, arrival=arrival, **options)
-        return await asyncio.get_running_loop().run_in_executor(
-            self._threads, lambda: self._intake.prepare(prompt, params, arrival=arrival, **options)
-        )
+
+        return prepare() if size <= LONG_TEXT else await self._on_thread(prepare)
 
     def _check_room(self, count: int) -> None:
         if self._draining:
@@ -217,7 +221,7 @@ class AsyncLLM:
 
         if sum(len(str(m.get("content", ""))) for m in messages) <= LONG_TEXT:
             return render()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, render)
+        return await self._on_thread(render)
 
     # -- steering -----------------------------------------------------------------------------------------------------
     async def abort(self, request_id: str) -> None:
@@ -254,18 +258,20 @@ class AsyncLLM:
         return self._client.pid
 
     async def drain(self, timeout: float) -> bool:
-        """Refuse new requests and wait for the open ones. After `timeout` seconds the rest is aborted: False."""
+        """Refuse new requests and wait for the open ones, with those still being tokenised. After `timeout` seconds the
+        rest is aborted, or refused: False."""
         self._draining = True
         try:
             await asyncio.wait_for(self._idle.wait(), timeout)
             return True
         except TimeoutError:
+            self._ended = True
             for request_id in list(self._outputs.requests):
                 await self.abort(request_id)
             return False
 
     async def close(self) -> None:
-        """End the engine; open requests end with EngineDead. Safe to call twice."""
+        """End the engine; open requests end with EngineDead, those still being tokenised too. Safe to call twice."""
         if self._closed:
             return
         self._closed = self._draining = True
@@ -326,8 +332,22 @@ class AsyncLLM:
                 pass  # its death is about to be noticed, and ends everything
 
     def _note_idle(self) -> None:
-        if not self._outputs.num_open:
+        if not self.num_open:
             self._idle.set()
+
+    async def _on_thread(self, call: Callable[[], T]) -> T:
+        """Raises EngineDead where we are closed before its turn comes."""
+        if self._closed:
+            raise EngineDead("the engine was closed")
+        running = asyncio.get_running_loop().run_in_executor(self._threads, call)
+        try:
+            await asyncio.wait((running,))
+        except asyncio.CancelledError:
+            running.cancel()
+            raise
+        if running.cancelled():  # by `close`, while the caller still waits
+            raise EngineDead("the engine was closed")
+        return running.result()
 
 
 def _on_a_daemon(call: Callable[[], T]) -> asyncio.Future[T]:
