@@ -17,7 +17,7 @@ import numpy as np
 
 from bench.machine import bandwidth
 from octavo.kernels import BACKENDS
-from octavo.kernels.native import make_team
+from octavo.kernels.native import team_on, team_seats
 from octavo.models.registry import build_program
 from octavo.program.cost import Step, step_cost
 from octavo.program.executable import Limits
@@ -75,7 +75,7 @@ def backend(options: argparse.Namespace) -> NativeBackend:
     formats = choose_formats(program, tensors, Wishes())
     limits = Limits(max_tokens=max(options.tokens), max_rows=8, max_seqs=64, max_len=1024, block_size=16)
     spec = lower(program, formats.by_weight, limits, BACKENDS["native"])
-    made = NativeBackend(spec, make_team(threads=options.threads, cpus=None), num_blocks=64 * 64 + 1)
+    made = NativeBackend(spec, team_on(team_seats(threads=options.threads)), num_blocks=64 * 64 + 1)
     made.pack(tensors, progress=lambda nbytes: None)
     made.start({})
     return made

@@ -17,7 +17,7 @@ import uvloop
 
 from octavo import LLM, AsyncLLM, SamplingParams
 from octavo.engine.messages import EngineStats
-from octavo.errors import EngineDead, InvalidRequest, PromptTooLong, QueueFull
+from octavo.errors import InvalidRequest, PromptTooLong, QueueFull
 from octavo.llm import reporter
 from octavo.llm.reporter import Reporter
 from octavo.types import FinishReason, RequestOutput
@@ -225,44 +225,6 @@ def test_neighbours_that_leave_change_nothing() -> None:
     with_async(test, loop_factory=uvloop.new_event_loop, num_kv_blocks=260, max_num_batched_tokens=32)
 
 
-def test_drain() -> None:
-    async def test(llm: AsyncLLM) -> None:
-        assert await llm.drain(1.0)
-        with pytest.raises(QueueFull, match="shutting down"):
-            await last(llm, "a", SHORT)
-
-    async def late(llm: AsyncLLM) -> None:
-        short = asyncio.create_task(last(llm, "a", SamplingParams(max_tokens=300, ignore_eos=True)))
-        await asyncio.sleep(0.02)
-        assert await llm.drain(20.0)
-        assert (await short).outputs[0].finish_reason is FinishReason.LENGTH
-
-    async def too_late(llm: AsyncLLM) -> None:
-        task = asyncio.create_task(last(llm, "a", endless()))
-        await asyncio.sleep(0.05)
-        assert not await llm.drain(0.01)
-        assert (await task).outputs[0].finish_reason is FinishReason.ABORT
-        await empty(llm)
-
-    for test_case in (test, late, too_late):
-        with_async(test_case)
-
-
-def test_close_ends_open_requests() -> None:
-    async def run() -> None:
-        llm = await AsyncLLM.start(fake_args())
-        task = asyncio.create_task(last(llm, "a", endless()))
-        await asyncio.sleep(0.05)
-        await llm.close()
-        with pytest.raises(EngineDead, match="closed"):
-            await task
-        with pytest.raises(EngineDead):
-            llm.check_health()
-        await llm.close()
-
-    asyncio.run(run())
-
-
 def test_long_prompts_do_not_stall_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """R16: tokenising happens on a thread; the loop turns while three prompts are held in it."""
 
@@ -282,27 +244,6 @@ def test_long_prompts_do_not_stall_the_event_loop(monkeypatch: pytest.MonkeyPatc
         assert not any(task.done() for task in work)
         go_on.set()
         await asyncio.gather(*work)
-
-    with_async(test)
-
-
-def test_cancelled_while_tokenising_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(llm: AsyncLLM) -> None:
-        encode: Callable[..., list[int]] = type(llm.tokenizer).encode
-
-        def slow(self: object, text: str, **options: Any) -> list[int]:
-            time.sleep(0.2)
-            return encode(self, text[:1000], **options)
-
-        monkeypatch.setattr(type(llm.tokenizer), "encode", slow)
-        task = asyncio.create_task(last(llm, "x" * 10_000, SHORT))
-        await asyncio.sleep(0.05)
-        assert llm.num_open == 1
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert llm.num_open == 0
-        await empty(llm)
 
     with_async(test)
 

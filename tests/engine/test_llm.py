@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import threading
+import time
 from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -71,6 +72,36 @@ def test_dropping_a_stream_leaves_nothing(llm: LLM) -> None:
     stream.close()
     stats = llm.stats()
     assert (stats.running, stats.waiting, stats.blocks_used) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "dropped"])
+def test_a_stream_that_nobody_asks_takes_no_place(llm: LLM, closed: bool) -> None:
+    params = SamplingParams(max_tokens=1000, ignore_eos=True, temperature=0, n=2)
+    for _ in range(3):
+        stream = llm.stream("abc", params)
+        if closed:
+            stream.close()
+        del stream
+    waiting = llm.stream("abc", SamplingParams(max_tokens=5, ignore_eos=True))
+    llm.generate("ab", SamplingParams(max_tokens=3), use_tqdm=False)
+    stats = llm.stats()
+    assert (stats.running, stats.waiting, stats.blocks_used, llm._outputs.num_open) == (0, 0, 0, 0)
+    assert len(list(waiting)) == 5, "it runs when it is asked"
+
+
+def test_what_a_stream_cannot_run_is_told_at_the_call(llm: LLM) -> None:
+    with pytest.raises(InvalidRequest, match="got token id 10000"):
+        llm.stream([1, 2, 10_000])
+    with pytest.raises(PromptTooLong):
+        llm.stream([1] * 5000)
+
+
+def test_a_stream_counts_its_time_from_its_first_item(llm: LLM) -> None:
+    stream = llm.stream("abc", SamplingParams(max_tokens=2, ignore_eos=True))
+    time.sleep(1.0)
+    began, before = time.monotonic(), llm.metrics.e2e.mean
+    list(stream)
+    assert before == 0.0 and llm.metrics.e2e.mean <= time.monotonic() - began
 
 
 def test_streams_interleave(llm: LLM) -> None:

@@ -78,6 +78,21 @@ def test_a_process_that_no_client_took() -> None:
     assert gone(spawned.process.pid) and sockets() == before
 
 
+def test_an_engine_that_dies_while_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look at its state and the word to stop."""
+    before = sockets()
+    client = ProcClient.start(fake_args())
+    os.kill(client.pid, signal.SIGKILL)
+    client._process.wait()
+    seen: list[int | None] = [None]
+    monkeypatch.setattr(client._process, "poll", lambda: seen.pop() if seen else -signal.SIGKILL)
+    client.close()
+    client.close()
+    assert sockets() == before and client._context.closed
+    with pytest.raises(EngineDead, match="closed"):
+        client.check()
+
+
 def test_no_listening_inet_socket() -> None:
     """S03: what the engine listens on is a unix socket."""
     client = ProcClient.start(fake_args())

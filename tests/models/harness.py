@@ -125,10 +125,10 @@ def all_logits(
 
 def native_backend(spec: ExecutableSpec, checkpoint: Any, *, num_blocks: int, threads: int = 1) -> Any:
     """The spec on the native backend, its KV arenas poisoned. Close it."""
-    from octavo.kernels.native import make_team
+    from octavo.kernels.native import team_on, team_seats
     from octavo.runner.native import NativeBackend
 
-    backend = NativeBackend(spec, make_team(threads=threads, cpus=None), num_blocks=num_blocks)
+    backend = NativeBackend(spec, team_on(team_seats(threads=threads)), num_blocks=num_blocks)
     backend.pack(checkpoint.tensors, progress=lambda nbytes: None)
     backend.start(checkpoint.tensors)
     backend.poison()

@@ -23,7 +23,7 @@ def main() -> None:
     import msgspec
 
     from octavo.config.server import ServerConfig
-    from octavo.errors import DoesNotFit, OctavoError
+    from octavo.errors import DoesNotFit, EngineDead, OctavoError
     from octavo.obs.log import configure
     from octavo.server.run import run, with_env_keys
     from tests.fakes import FakeAsyncLLM
@@ -37,8 +37,10 @@ def main() -> None:
         nonlocal starts
         starts += 1
         await asyncio.sleep(wishes.get("load_seconds", 0.0))
-        if message := wishes.get("fails"):
+        if (message := wishes.get("fails")) and starts > wishes.get("fails_after", 0):
             raise DoesNotFit(message)
+        if starts in wishes.get("dead_starts", ()):
+            raise EngineDead(f"start {starts}: killed while loading")
         llm = FakeAsyncLLM(**wishes.get("fake", {}))
         if starts == 1 and (after := wishes.get("dies_after")):
             asyncio.get_running_loop().call_later(after, setattr, llm, "dead", True)

@@ -217,6 +217,27 @@ def test_a_dead_engine_shows_and_is_started_again() -> None:
         assert server.stop() == 0
 
 
+def test_a_restart_that_fails_is_tried_again() -> None:
+    with live(dies_after=0.2, dead_starts=[2, 3]) as server:
+        seen: set[bytes] = set()
+        deadline = time.monotonic() + 20
+        while (answer := server.get("/health"))[0] != 200 or not seen:
+            seen |= {answer[1]} if answer[0] == 503 else set()
+            assert time.monotonic() < deadline and server.process.poll() is None
+            time.sleep(0.1)
+        assert all(b"engine_dead" in body for body in seen)
+        assert server.get("/v1/models")[0] == 200 and server.stop() == 0
+        assert server.stderr().count("could not be started again: start") == 2
+
+
+def test_restarts_that_keep_failing_end_the_server() -> None:
+    with live(dies_after=0.1, fails="weights: 9 GiB, allowed: 1 GiB", fails_after=1) as server:
+        assert server.process.wait(20) == 3
+        said = server.stderr().splitlines()
+        assert said[-1].startswith("EngineDead: the engine died or could not be started 4 times within 5 minutes")
+        assert said[-1].endswith("weights: 9 GiB, allowed: 1 GiB")
+
+
 def test_official_client() -> None:
     openai = pytest.importorskip("openai", reason="the official client is not installed")
     with live(config={"api_key": ["k"]}) as server:

@@ -105,7 +105,14 @@ class LocalTalker:
             raise
 
     def _stop_loop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        async def wind_up() -> None:
+            """What was cancelled ends in its own way: a start kills its processes."""
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            if others:
+                await asyncio.wait(others, timeout=2)
+            self._loop.stop()
+
+        asyncio.run_coroutine_threadsafe(wind_up(), self._loop)
         self._thread.join(timeout=5)
 
 

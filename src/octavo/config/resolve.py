@@ -8,7 +8,7 @@ import msgspec
 
 from octavo.config.args import EngineArgs
 from octavo.config.scheduler import SchedulerConfig
-from octavo.facts import Facts
+from octavo.facts import Facts, most_positions
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,6 +19,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     depth: int
     max_queue: int
     max_model_len: int
+    """Longest sequence, prompt and answer: the model's length or what the KV pool holds, whichever is less."""
     max_num_seqs: int
     max_num_batched_tokens: int
 
@@ -38,24 +39,27 @@ def default_target_ms(facts: Facts) -> float:
 
 
 def resolve(args: EngineArgs, facts: Facts) -> EngineConfig:
-    """Combine wishes with what the runner found out. `facts.model_len` already respects memory."""
+    """Combine wishes with what the runner found out."""
     tokens = args.step_tokens
+    scheduler = SchedulerConfig(
+        max_num_seqs=args.max_num_seqs,
+        max_num_batched_tokens=tokens,
+        long_prefill_token_threshold=args.long_prefill_token_threshold,
+        target_itl_ms=default_target_ms(facts) if args.target_itl_ms is None else args.target_itl_ms,
+        enable_prefix_caching=args.enable_prefix_caching,
+        policy=args.scheduling_policy,
+        chain=args.chain,
+        hash_key=secrets.token_bytes(32),
+        max_model_len=facts.model_len,
+    )
+    held = most_positions(facts.groups, facts.num_blocks - 1, block_size=facts.block_size, chunk=scheduler.chunk)
+    longest = min(facts.model_len, held)
     return EngineConfig(
         model_names=args.served_model_name or (facts.model_name,),
-        scheduler=SchedulerConfig(
-            max_num_seqs=args.max_num_seqs,
-            max_num_batched_tokens=tokens,
-            long_prefill_token_threshold=args.long_prefill_token_threshold,
-            target_itl_ms=default_target_ms(facts) if args.target_itl_ms is None else args.target_itl_ms,
-            enable_prefix_caching=args.enable_prefix_caching,
-            policy=args.scheduling_policy,
-            chain=args.chain,
-            hash_key=secrets.token_bytes(32),
-            max_model_len=facts.model_len,
-        ),
+        scheduler=msgspec.structs.replace(scheduler, max_model_len=longest),
         depth=args.depth,
         max_queue=args.max_queue,
-        max_model_len=facts.model_len,
+        max_model_len=longest,
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=tokens,
     )

@@ -25,6 +25,7 @@ OnProgress = Callable[[str, float], None]
 """(phase, fraction of it)."""
 
 RESOLVE_MODEL = "octavo.weights.source:resolve_model"
+LOCAL_MODEL = "octavo.weights.source:local_model"
 OPEN_MODEL = "octavo.runner.opened:open_model"
 
 
@@ -49,6 +50,18 @@ def find_model(args: EngineArgs) -> EngineArgs:
     source = _by_name(RESOLVE_MODEL)(
         args.model, cache_dir=args.download_dir, revision=args.revision, offline=args.offline
     )
+    return _named(args, source)
+
+
+def find_local(args: EngineArgs) -> EngineArgs | None:
+    """As `find_model` where the model is on this machine; None where it would be fetched, or refused."""
+    if args.executor == "fake":
+        return args
+    source = _by_name(LOCAL_MODEL)(args.model, cache_dir=args.download_dir, revision=args.revision)
+    return None if source is None else _named(args, source)
+
+
+def _named(args: EngineArgs, source: Any) -> EngineArgs:
     return msgspec.structs.replace(
         args, model=str(source.path), served_model_name=args.served_model_name or (source.name,)
     )

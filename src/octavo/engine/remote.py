@@ -14,7 +14,8 @@ from typing import Literal
 import zmq
 
 from octavo.config.args import EngineArgs
-from octavo.engine.build import find_model, read_front
+from octavo.engine.build import read_front
+from octavo.engine.find import find_for
 from octavo.engine.front import Front
 from octavo.engine.messages import (
     Abort,
@@ -50,14 +51,19 @@ class ProcClient:
     """`EngineClient` over a unix socket. Start with `ProcClient.start`."""
 
     def __init__(self, spawned: Spawned) -> None:
-        """The client ends the process when it is closed."""
+        """The client ends the process when it is closed. Raises EngineDead where `spawned` was closed before."""
         self._spawned, self._process = spawned, spawned.process
         self._context = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.PAIR)
         self._socket.set_hwm(0)  # what is open bounds what is queued: one message a step, and the intake's limit
         self._socket.linger = 0
-        self._socket.bind(spawned.address)
-        self._pidfd = os.pidfd_open(self._process.pid)
+        try:
+            self._socket.bind(spawned.address)
+            self._pidfd = os.pidfd_open(self._process.pid)
+        except (zmq.ZMQError, OSError) as error:
+            self._context.destroy(linger=0)
+            spawned.close()
+            raise EngineDead(f"the engine was closed before it had started: {error}") from error
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._pidfd, zmq.POLLIN)
@@ -80,7 +86,7 @@ class ProcClient:
 
         `on_front` is called as soon as the model's files are open, while weights load over there. Raises what the start
         raised on either side (ConfigError, DoesNotFit, ModelError, FetchError), or EngineDead where the engine died
-        without a word.
+        without a word. `spawned.close()` in another thread ends the start with EngineDead, wherever it is.
         """
         client = cls(spawned or Spawned(args.executor, args.cpus))
         try:
@@ -96,7 +102,7 @@ class ProcClient:
         on_progress: Callable[[str, float], None] | None,
         on_front: Callable[[Front], None] | None,
     ) -> None:
-        found = find_model(args)
+        found = find_for(self._spawned, args, log_level=_level())
         while True:
             match self._receive(None):
                 case Hello():
@@ -145,13 +151,15 @@ class ProcClient:
     def close(self, timeout: float = 5.0) -> None:
         if self._closed:
             return
-        if self._process.poll() is None:
+        try:
             self._send(Stop())
-            try:
-                self._process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                log.warning("the engine did not stop within %g s and is killed", timeout)
-        self._kill()
+            self._process.wait(timeout)
+        except EngineDead:
+            pass  # just now, or long ago
+        except subprocess.TimeoutExpired:
+            log.warning("the engine did not stop within %g s and is killed", timeout)
+        finally:
+            self._kill()
 
     # -- on an event loop ---------------------------------------------------------------------------------------------
     def attach(

@@ -58,12 +58,15 @@ def combine(views: list[int]) -> int:
 
 
 def next_token(prefix_hash: int, *, facts: Facts, params: SamplingParams, num_output: int) -> int:
-    """The token after a prefix: by its hash, and where sampling is on by seed too. Below min_tokens nothing stops."""
+    """The token after a prefix: by its hash, and where sampling is on by seed too.
+
+    Below min_tokens neither a stop token nor EOS comes, though EOS be ignored: that is the runner's rule.
+    """
     if params.temperature > 0:
         prefix_hash = zlib.crc32(b"%d" % (params.seed or 0), prefix_hash)
     token = prefix_hash % facts.vocab_size
     if num_output < params.min_tokens:
-        banned = {*params.stop_token_ids, *(() if params.ignore_eos else facts.eos_ids)}
+        banned = {*params.stop_token_ids, *facts.eos_ids}
         while token in banned:
             token = (token + 1) % facts.vocab_size
     return token

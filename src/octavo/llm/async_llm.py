@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import math
+import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from octavo.config.args import EngineArgs
 from octavo.config.resolve import EngineConfig
@@ -29,7 +31,10 @@ from octavo.text.chat import Ask, Message
 from octavo.types import RequestOutput, SamplingParams
 
 log = get_logger(__name__)
+T = TypeVar("T")
 
+LAST_CALL = 0.5
+"""Seconds that a cancelled start waits for its thread, whose processes have ended: it may be building a tokenizer."""
 LONG_TEXT = 8_000
 """Characters (or ids) from which a prompt is prepared on a thread, so that the event loop never stalls."""
 
@@ -54,7 +59,7 @@ class AsyncLLM:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="octavo-text")
         self._preparing = 0
         self._dead: EngineDead | None = None
-        self._draining = self._closed = False
+        self._draining = self._ended = self._closed = False
         self._idle = asyncio.Event()
         self._idle.set()
         self._describe()
@@ -73,7 +78,7 @@ class AsyncLLM:
         """Start the engine process (or take the one `spawned`) and load the model; the tokenizer is built meanwhile.
 
         `on_progress(phase, fraction)` is called from another thread; default: a bar on a terminal. Raises ConfigError,
-        DoesNotFit, ModelError, FetchError, EngineDead.
+        DoesNotFit, ModelError, FetchError, EngineDead. Cancelling ends the engine's process, and a fetch, at once.
         """
         if not isinstance(args, EngineArgs):
             raise ConfigError(f"AsyncLLM.start: got {shown(args)}, allowed: EngineArgs")
@@ -86,14 +91,19 @@ class AsyncLLM:
             with LoadingBar() as bar:
                 return ProcClient.start(args, spawned=spawned, on_progress=on_progress or bar.update, on_front=build)
 
-        starting = asyncio.get_running_loop().run_in_executor(None, start)
+        spawned = spawned or Spawned(args.executor, args.cpus)
+        starting = _on_a_daemon(start)
         try:
-            client = await asyncio.shield(starting)
+            await asyncio.wait((starting,))
         except asyncio.CancelledError:
-            # The thread cannot be stopped; the engine it brings up is closed as soon as it is there.
+            spawned.close()  # wakes the thread, and ends a fetch
             starting.add_done_callback(_close_late)
+            try:
+                await asyncio.wait((starting,), timeout=LAST_CALL)
+            finally:
+                starting.cancel()
             raise
-        return cls(client, fronts[0], args, metrics_prefix=metrics_prefix)
+        return cls(starting.result(), fronts[0], args, metrics_prefix=metrics_prefix)
 
     # -- asking -------------------------------------------------------------------------------------------------------
     async def generate(
@@ -150,16 +160,20 @@ class AsyncLLM:
         check_params(params)
         self._check_room(params.n)
         self._preparing += params.n
+        self._idle.clear()
         try:
-            prepared = await self._prepare(prompt, params, arrival, options)
-        except InvalidRequest:
-            self.metrics.rejections.inc(label="invalid")
-            raise
+            try:
+                prepared = await self._prepare(prompt, params, arrival, options)
+            except InvalidRequest:
+                self.metrics.rejections.inc(label="invalid")
+                raise
+            self.check_health()
+            if self._ended:
+                raise QueueFull("the server is shutting down", retry_after=5)
+            state = self._outputs.open(prepared, on_update)
         finally:
             self._preparing -= params.n
-        self.check_health()
-        state = self._outputs.open(prepared, on_update)
-        self._idle.clear()
+            self._note_idle()
         try:
             self._client.add(prepared.requests)
         except BaseException:
@@ -173,11 +187,11 @@ class AsyncLLM:
     ) -> Prepared:
         text, ids = split_prompt(prompt)
         size = len(text) if text is not None else len(ids or ())
-        if size <= LONG_TEXT:
+
+        def prepare() -> Prepared:
             return self._intake.prepare(prompt, params, arrival=arrival, **options)
-        return await asyncio.get_running_loop().run_in_executor(
-            self._threads, lambda: self._intake.prepare(prompt, params, arrival=arrival, **options)
-        )
+
+        return prepare() if size <= LONG_TEXT else await self._on_thread(prepare)
 
     def _check_room(self, count: int) -> None:
         if self._draining:
@@ -235,7 +249,7 @@ class AsyncLLM:
 
         if sum(len(str(m.get("content", ""))) for m in messages) <= LONG_TEXT:
             return render()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, render)
+        return await self._on_thread(render)
 
     # -- steering -----------------------------------------------------------------------------------------------------
     async def abort(self, request_id: str) -> None:
@@ -272,18 +286,20 @@ class AsyncLLM:
         return self._client.pid
 
     async def drain(self, timeout: float) -> bool:
-        """Refuse new requests and wait for the open ones. After `timeout` seconds the rest is aborted: False."""
+        """Refuse new requests and wait for the open ones, with those still being tokenised. After `timeout` seconds the
+        rest is aborted, or refused: False."""
         self._draining = True
         try:
             await asyncio.wait_for(self._idle.wait(), timeout)
             return True
         except TimeoutError:
+            self._ended = True
             for request_id in list(self._outputs.requests):
                 await self.abort(request_id)
             return False
 
     async def close(self) -> None:
-        """End the engine; open requests end with EngineDead. Safe to call twice."""
+        """End the engine; open requests end with EngineDead, those still being tokenised too. Safe to call twice."""
         if self._closed:
             return
         self._closed = self._draining = True
@@ -344,8 +360,37 @@ class AsyncLLM:
                 pass  # its death is about to be noticed, and ends everything
 
     def _note_idle(self) -> None:
-        if not self._outputs.num_open:
+        if not self.num_open:
             self._idle.set()
+
+    async def _on_thread(self, call: Callable[[], T]) -> T:
+        """Raises EngineDead where we are closed before its turn comes."""
+        if self._closed:
+            raise EngineDead("the engine was closed")
+        running = asyncio.get_running_loop().run_in_executor(self._threads, call)
+        try:
+            await asyncio.wait((running,))
+        except asyncio.CancelledError:
+            running.cancel()
+            raise
+        if running.cancelled():  # by `close`, while the caller still waits
+            raise EngineDead("the engine was closed")
+        return running.result()
+
+
+def _on_a_daemon(call: Callable[[], T]) -> asyncio.Future[T]:
+    """Run it on a thread for which neither the event loop nor the interpreter waits at its end."""
+    outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    def run() -> None:
+        outcome.set_running_or_notify_cancel()
+        try:
+            outcome.set_result(call())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="octavo-start", daemon=True).start()
+    return asyncio.wrap_future(outcome)
 
 
 def _close_late(starting: asyncio.Future[ProcClient]) -> None:

@@ -113,8 +113,7 @@ class Intake:
         self.tokenizer, self.facts, self.config = tokenizer, facts, config
         self._ids = itertools.count(1)
         self._draw = random.Random(seed).getrandbits if seed is not None else secrets.randbits
-        self.max_len = min(config.max_model_len, (facts.num_blocks - 1) * facts.block_size)
-        """Longest sequence, prompt and answer: the model's length or the whole KV pool."""
+        self.max_len = config.max_model_len
 
     def prepare(
         self,

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
+
+import msgspec
 
 from octavo.config.args import EngineArgs
 from octavo.config.rivals import FLAGS, near
@@ -16,7 +19,7 @@ from octavo.engine.inproc import InprocClient
 from octavo.engine.messages import EngineStats
 from octavo.errors import ConfigError, EngineDead, InvalidRequest, shown
 from octavo.llm.front import ModelFront
-from octavo.llm.intake import Intake, Prompt, check_params
+from octavo.llm.intake import Intake, Prepared, Prompt, check_params
 from octavo.llm.interrupts import between_steps
 from octavo.llm.outputs import OutputProcessor, RequestState, publish
 from octavo.llm.progress import GenerateBar, LoadingBar
@@ -136,10 +139,13 @@ class LLM:
         *,
         parse_special: bool = False,
     ) -> Generator[RequestOutput, None, None]:
-        """The answer as it grows: cumulative outputs with deltas, the last one finished. Dropping or closing aborts."""
+        """The answer as it grows: cumulative outputs with deltas, the last one finished.
+
+        Raises InvalidRequest here, at the call. The request runs from when its first item is asked for: one that nobody
+        asks for takes no place. Dropping or closing the iterator aborts.
+        """
         params = self._params(sampling_params, 1)[0]
-        state = self._admit(prompt, params, priority=0, parse_special=parse_special)
-        return self._stream(state)
+        return self._stream(self._intake.prepare(prompt, params, parse_special=parse_special))
 
     def render_chat(
         self,
@@ -207,7 +213,9 @@ class LLM:
         return [check_params(each, "sampling_params") for each in given]
 
     def _admit(self, prompt: Prompt, params: SamplingParams, *, priority: int, parse_special: bool) -> RequestState:
-        prepared = self._intake.prepare(prompt, params, priority=priority, parse_special=parse_special)
+        return self._open(self._intake.prepare(prompt, params, priority=priority, parse_special=parse_special))
+
+    def _open(self, prepared: Prepared) -> RequestState:
         with self._lock:
             state = self._outputs.open(prepared)
             self._client.add(prepared.requests)
@@ -264,7 +272,9 @@ class LLM:
         finally:
             self._abort(states)  # nothing to abort unless we leave by an error or Ctrl-C
 
-    def _stream(self, state: RequestState) -> Generator[RequestOutput, None, None]:
+    def _stream(self, prepared: Prepared) -> Generator[RequestOutput, None, None]:
+        # Not before: a generator that never began runs no `finally`.
+        state = self._open(_started_now(prepared))
         try:
             taken = -1
             while True:
@@ -284,6 +294,13 @@ def _several(name: str, given: Any, allowed: str) -> list[Any]:
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise InvalidRequest.field(name, given, allowed)
     return list(given)
+
+
+def _started_now(prepared: Prepared) -> Prepared:
+    """The same request, as if it had come this moment: times to its first token count from here."""
+    now = time.monotonic()
+    requests = [msgspec.structs.replace(request, arrival=now) for request in prepared.requests]
+    return msgspec.structs.replace(prepared, arrival=now, requests=requests)
 
 
 def _is_one(prompts: object) -> bool:

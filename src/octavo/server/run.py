@@ -180,27 +180,40 @@ class Life:
             self._server.force_exit = True
 
     async def _load_and_watch(self, app: App, starting: asyncio.Future[LLMPort]) -> None:
+        """The first start may fail, and says why; a later one that fails counts as one more death."""
         deaths: list[float] = []
         while True:
-            llm = await starting
-            self._llm = llm
-            llm.metrics.startup.set(time.monotonic() - self._begin, label="total")
-            app.attach(llm)
-            if not deaths:
-                self._on_ready(self._ready_line(llm))
-            # What is there now stays; later collections need not look at it.
-            gc.collect()
-            gc.freeze()
-            await self._until_dead(llm)
+            why = "the engine died; its open requests have ended with an error"
+            try:
+                llm = await starting
+            except (OctavoError, OSError) as error:
+                if self._llm is None:
+                    raise
+                why = f"the engine could not be started again: {error}"
+            else:
+                self._take(app, llm, first=not deaths)
+                await self._until_dead(llm)
             now = time.monotonic()
             deaths = [at for at in deaths if now - at < RESTART_WINDOW] + [now]
             if len(deaths) > MAX_RESTARTS:
-                raise EngineDead(f"the engine died {len(deaths)} times within {RESTART_WINDOW / 60:.0f} minutes")
-            log.error("the engine died; its open requests have ended with an error; a new one starts")
+                times = f"{len(deaths)} times within {RESTART_WINDOW / 60:.0f} minutes"
+                raise EngineDead(f"the engine died or could not be started {times}; the last time: {why}")
+            log.error("%s; a new one starts", why)
             await asyncio.sleep(RESTART_DELAY)
             with contextlib.suppress(OctavoError):
-                await llm.close()
+                if self._llm is not None:
+                    await self._llm.close()
             starting = asyncio.ensure_future(self._start())
+
+    def _take(self, app: App, llm: LLMPort, *, first: bool) -> None:
+        self._llm = llm
+        llm.metrics.startup.set(time.monotonic() - self._begin, label="total")
+        app.attach(llm)
+        if first:
+            self._on_ready(self._ready_line(llm))
+        # What is there now stays; later collections need not look at it.
+        gc.collect()
+        gc.freeze()
 
     @staticmethod
     async def _until_dead(llm: LLMPort) -> None:

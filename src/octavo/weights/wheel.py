@@ -29,8 +29,8 @@ CHUNK = 1 << 20
 
 def fetch_entry(name: str, entry: Entry, *, cache: Path, offline: bool, progress: bool) -> Path:
     """Path of the entry's model file in `cache`, fetched if it is not there. Raises FetchError."""
-    folder = cache / "models" / f"{name}-{entry.sha256[:12]}"
-    target = folder / Path(entry.member).name
+    target = _target(name, entry, cache)
+    folder = target.parent
     if _is_whole(target, entry):
         return target
     if offline:
@@ -47,6 +47,16 @@ def fetch_entry(name: str, entry: Entry, *, cache: Path, offline: bool, progress
     except OSError as error:
         raise FetchError(f"{name}: cannot be kept in {folder}: {error.strerror or error}") from None
     return target
+
+
+def kept_entry(name: str, entry: Entry, *, cache: Path) -> Path | None:
+    """Path of the entry's model file where `cache` has it whole."""
+    target = _target(name, entry, cache)
+    return target if _is_whole(target, entry) else None
+
+
+def _target(name: str, entry: Entry, cache: Path) -> Path:
+    return cache / "models" / f"{name}-{entry.sha256[:12]}" / Path(entry.member).name
 
 
 def _is_whole(target: Path, entry: Entry) -> bool:

@@ -71,13 +71,6 @@ def test_max_tokens_is_left_to_the_scheduler_which_tells(intake: Intake) -> None
         granted(max_tokens=None, min_tokens=101)
 
 
-def test_the_pool_bounds_the_length(tokenizer: Tokenizer, facts: Facts, config: EngineConfig) -> None:
-    small = Intake(tokenizer=tokenizer, facts=msgspec.structs.replace(facts, num_blocks=3), config=config)
-    assert small.max_len == 32
-    with pytest.raises(PromptTooLong):
-        small.prepare([1] * 32, SamplingParams())
-
-
 def test_seed_is_drawn_once_and_n_derives(
     intake: Intake, tokenizer: Tokenizer, facts: Facts, config: EngineConfig
 ) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import http.server
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -111,9 +112,13 @@ def env(tmp_path: Path) -> Iterator[dict[str, str]]:
         server.shutdown()
 
 
-def start(env: dict[str, str], *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "octavo", "pull", "--quiet", *words]
+def octavo(env: dict[str, str], *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "octavo", *words]
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def start(env: dict[str, str], *words: str) -> subprocess.Popen[str]:
+    return octavo(env, "pull", "--quiet", *words)
 
 
 def pull(env: dict[str, str], *words: str) -> Path:
@@ -131,16 +136,20 @@ def part(env: dict[str, str]) -> Path:
     return cache(env) / "blobs" / f"{SHA256}.incomplete"
 
 
+def wait_for_a_chunk(process: subprocess.Popen[str], env: dict[str, str]) -> None:
+    for _ in range(1200):
+        if process.poll() is not None or (part(env).exists() and part(env).stat().st_size >= CHUNK):
+            break
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize("kind", ["directory", "gguf"])
 def test_a_killed_fetch_goes_on_where_it_stopped(env: dict[str, str], kind: str) -> None:
     name = "model.safetensors" if kind == "directory" else "m-Q4_0.gguf"
     Hub.files = {**{key: data for key, data in Hub.files.items() if data is not WEIGHTS}, name: WEIGHTS}
     Hub.sends = [CHUNK + CHUNK // 2]
     process = start(env, "org/m")
-    for _ in range(1200):
-        if process.poll() is not None or (part(env).exists() and part(env).stat().st_size >= CHUNK):
-            break
-        time.sleep(0.05)
+    wait_for_a_chunk(process, env)
     process.kill()
     said = process.communicate()[1]
     assert part(env).stat().st_size == CHUNK, said
@@ -152,6 +161,41 @@ def test_a_killed_fetch_goes_on_where_it_stopped(env: dict[str, str], kind: str)
     assert pull(env, "org/m") == pull(env, "org/m", "--update") == path
     assert pull(env, "org/m", "--offline", "--revision", "main") == path
     assert len(Hub.ranges) == 2, "nothing more"
+
+
+@pytest.mark.parametrize(
+    ("words", "number", "code"),
+    [
+        (["serve", "org/m", "--port", "0"], signal.SIGTERM, 0),
+        (["run", "org/m", "hello"], signal.SIGINT, 130),
+        (["serve", "org/m", "--port", "0"], signal.SIGKILL, -signal.SIGKILL),
+    ],
+    ids=["serve", "run", "killed"],
+)
+def test_a_start_that_ends_while_it_fetches(
+    env: dict[str, str], words: list[str], number: signal.Signals, code: int
+) -> None:
+    """Its other processes end with it: they hold the other end of its standard error. The next fetch goes on."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background starts without
+    Hub.sends = [CHUNK + CHUNK // 2]
+    process = octavo(env, *words)
+    signal.signal(signal.SIGINT, before)
+    wait_for_a_chunk(process, env)
+    process.send_signal(number)
+    began = time.monotonic()
+    said = process.communicate(timeout=30)[1]
+    assert time.monotonic() - began < 3.0 and process.returncode == code and "Traceback" not in said, said
+    assert part(env).stat().st_size == CHUNK
+    assert (pull(env, "org/m") / "model.safetensors").read_bytes() == WEIGHTS
+    assert Hub.ranges == [None, f"bytes={CHUNK}-"]
+
+
+def test_what_a_start_cannot_fetch_is_told(env: dict[str, str]) -> None:
+    Hub.files = {}
+    for words in (["run", "org/m", "x"], ["run", "org/m", "x", "--offline"]):
+        process = octavo(env, *words)
+        said = process.communicate(timeout=60)[1]
+        assert process.returncode == 1 and said.startswith("octavo: org/m: ") and said.count("\n") == 1, said
 
 
 def test_a_connection_that_breaks_is_gone_on_with_at_once(env: dict[str, str]) -> None:
