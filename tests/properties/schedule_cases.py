@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from octavo.config.policy import PolicyName
 from octavo.config.scheduler import SchedulerConfig
 from octavo.engine.core import EngineCore
 from octavo.executor.fake import FakeExecutor, fake_answer, fake_facts
@@ -41,7 +42,7 @@ class Case:
     drafts: int
     caching: bool
     threshold: int
-    policy: str
+    policy: PolicyName
     windows: tuple[int | None, ...]
     """Of each KV group; None: a full one."""
     faults: str

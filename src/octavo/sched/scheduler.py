@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from octavo.config.policy import POLICIES, Key
 from octavo.config.scheduler import SchedulerConfig
 from octavo.facts import UNKNOWN_COST, Facts
 from octavo.obs.log import Seldom
@@ -25,10 +26,10 @@ from octavo.sched.headroom import Headroom
 from octavo.sched.intake import Intake
 from octavo.sched.kv import Hit, KVManager
 from octavo.sched.pace import LearnedPace, Pace
-from octavo.sched.queue import WaitingQueue, make_policy
+from octavo.sched.queue import WaitingQueue
 from octavo.sched.refused import Refused
 from octavo.sched.results import Results
-from octavo.sched.sequence import Key, Sequence
+from octavo.sched.sequence import Sequence
 from octavo.sched.snapshot import snapshot
 from octavo.sched.stats import SchedulerStats
 from octavo.sched.totals import Totals
@@ -57,7 +58,7 @@ class Scheduler:
         self._allowance = Allowance(facts.groups, self.pace, target=config.target_itl_ms / 1e3)
         self._prompt_limit = config.long_prefill_token_threshold or config.max_num_batched_tokens
         self.kv = KVManager(facts, caching=config.enable_prefix_caching, hash_key=config.hash_key, chunk=config.chunk)
-        policy = make_policy(config.policy)
+        policy = POLICIES[config.policy]
         self.intake = Intake(facts, kv=self.kv, policy=policy, max_model_len=config.max_model_len)
         self.queue = WaitingQueue()
         self.running: dict[Sequence, None] = {}
@@ -243,9 +244,8 @@ class Scheduler:
         if len(turns) > 1:
             at = self._prompt_turn % len(turns)
             turns = turns[at:] + turns[:at]
-            if self.config.policy != "fcfs":
-                waiting = head.level if head is not None else 0
-                turns.sort(key=lambda seq: waiting if seq is None else seq.level)
+            waiting = head.level if head is not None else 0
+            turns.sort(key=lambda seq: waiting if seq is None else seq.level)
         for seq in turns:
             if not self._budget:
                 self._prompt_turn += 1

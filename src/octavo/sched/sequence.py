@@ -5,10 +5,9 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
+from octavo.config.policy import Key
 from octavo.sched.block_pool import Block
 from octavo.types import Request, SeqPlan
-
-Key = tuple[int, float, int]
 
 NEVER = 2**62
 """A position no sequence reaches."""
