@@ -207,14 +207,14 @@ def preempted_once() -> Iterator[Finding]:
         )
         scheduler = bench.scheduler
         lost: set[int] = set()
-        preempt, schedule = scheduler._preempt, scheduler.schedule
+        preempt, schedule = scheduler.preemption.preempt, scheduler.schedule
 
         def note(seq: Any, inner: Callable[..., None] = preempt, lost: set[int] = lost) -> None:
             lost.add(seq.seq_id)
             inner(seq)
 
-        watched: Any = scheduler
-        watched._preempt = note
+        watched: Any = scheduler.preemption
+        watched.preempt = note
         for i in range(8):
             bench.add(request(i, numbers(5 + (seed * 7 + i * 5) % 25, base=i), 5 + (seed + i * 3) % 20, priority=-i))
             lost.clear()

@@ -227,7 +227,7 @@ class Play:
         place = self.scheduler._place
 
         def placed(seq: Sequence, hit: Hit) -> None:
-            assert not self.scheduler._preempted, "admitted in a step that preempted"
+            assert not self.scheduler.preemption.happened, "admitted in a step that preempted"
             place(seq, hit)
 
         torn, lookup = self.scheduler.kv.torn, self.scheduler.kv.lookup

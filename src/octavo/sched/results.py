@@ -27,7 +27,6 @@ class Results:
         *,
         retire: Callable[[Sequence], None],
         preempt: Callable[[Sequence], None],
-        forget_flights: Callable[[Sequence], None],
         clear_slots: Callable[[list[int]], None],
     ) -> None:
         """The callables change who has a place: that is the scheduler's."""
@@ -39,7 +38,6 @@ class Results:
         self._pace = pace
         self._retire = retire
         self._preempt = preempt
-        self._forget_flights = forget_flights
         self._clear_slots = clear_slots
 
     def take(self, result: StepResult) -> list[SeqOutput]:
@@ -164,7 +162,7 @@ class Results:
                 if seq.epoch == epoch:
                     lost[seq] = lost.get(seq, 0) + plan.count
         for seq, count in lost.items():
-            self._forget_flights(seq)
+            seq.forget_flights()
             self._kv.rewind(seq, seq.computed - count)
             seq.landed = min(seq.computed, seq.num_prompt - 1)
             freed.append(seq.slot)

@@ -84,5 +84,11 @@ class Sequence:
         """Prompt logprobs are still missing: no prefix look-up, and a row of logits for each position."""
         return self.scores_prompt and self.scored < self.num_prompt - 1
 
+    def forget_flights(self) -> None:
+        """Results of rows in flight are ignored, and the workers are told of it anew."""
+        self.epoch += 1
+        self.pending = self.inflight = 0
+        self.decode_plan = None
+
     def __lt__(self, other: Sequence) -> bool:
         return self.key < other.key
