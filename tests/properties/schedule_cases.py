@@ -336,7 +336,8 @@ class Play:
     def count(self) -> None:
         stats, totals = self.scheduler.stats(), self.scheduler.totals
         assert stats.blocks_used == 0 and stats.running == stats.waiting == 0
-        assert stats.computed_tokens >= stats.useful_tokens
+        assert stats.draft_tokens >= max(stats.drafts, stats.accepted_drafts)
+        assert (stats.drafts > 0) == (stats.draft_tokens > 0)
         counts = self.counts
         counts["cases"] += 1
         counts.update({k: v for k, v in self.executor.counts.items() if k not in ("preempted", "step failed")})

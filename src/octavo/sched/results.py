@@ -55,7 +55,6 @@ class Results:
             self.suspects.acquit([row[0] for row in flight.rows])
         outputs: list[SeqOutput] = []
         plain = result.logprobs is None and result.prompt_logprobs is None and not result.failed
-        generated = 0
         for index, ((seq, _, epoch, sampled), got) in enumerate(zip(flight.rows, result.tokens, strict=True)):
             if seq.epoch != epoch:
                 continue
@@ -67,7 +66,6 @@ class Results:
                 (token,) = got
                 seq.pending -= 1
                 seq.tokens.append(token)
-                generated += 1
                 if seq.computed >= seq.next_full:
                     self._kv.publish(seq, seq.last_step)
                 length = len(seq.tokens)
@@ -75,7 +73,6 @@ class Results:
                     outputs.append(self._output(seq, got))
                 else:
                     outputs.append(SeqOutput(seq.request.seq_id, got, None, None, seq.cached_tokens))
-        self._totals.generated += generated
         self._kv.landed(flight.step)
         return outputs
 
@@ -98,7 +95,6 @@ class Results:
                 seq.tokens.append(token)
                 if self._ending(seq) is not None:
                     break
-            self._totals.generated += len(given)
         if seq.computed >= seq.next_full:
             self._kv.publish(seq, seq.last_step)
         scores = self._new_scores(seq, result, index)

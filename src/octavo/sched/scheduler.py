@@ -294,6 +294,7 @@ class Scheduler:
         self._plans.append(plan)
         self._budget -= count
         self._allowance.add(start, count, rows=rows)
+        self.totals.drafts += drafts > 0
         self.totals.drafted += drafts
         seq.computed += count
         seq.pending += sampled
@@ -343,7 +344,6 @@ class Scheduler:
         if seq.cached_tokens < 0:
             seq.cached_tokens = hit.length
             seq.queued_s = max(0.0, self._clock() - seq.request.arrival)
-            totals.prompt += seq.num_prompt
             if self.kv.caching:
                 totals.prefix_queries += seq.num_prompt
                 totals.prefix_hits += hit.length
