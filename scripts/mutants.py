@@ -300,8 +300,8 @@ def run(mutant: Mutant | None, python: str, limit: float) -> Run:
         shutil.copytree(ROOT / "src", copy / "src", ignore=skip)
         shutil.copytree(ROOT / "tests" / "properties", copy / "tests" / "properties", ignore=skip)
         shutil.copytree(ROOT / "tests" / "unit" / "sched", copy / "tests" / "unit" / "sched", ignore=skip)
-        (copy / "scripts").mkdir()
-        shutil.copy(ROOT / "scripts" / "probes.py", copy / "scripts")
+        shutil.copytree(ROOT / "bench" / "probes", copy / "bench" / "probes", ignore=skip)
+        shutil.copy(ROOT / "bench" / "__init__.py", copy / "bench")
         shutil.copy(ROOT / "pyproject.toml", copy)
         if mutant is not None:
             path = copy / mutant.file
