@@ -185,15 +185,15 @@ MUTANTS = (
     ),
     of(
         "a waiting sequence preempts its betters",
-        "scheduler.py",
-        "victims = sorted((v for v in self.running if v.key > seq.key), reverse=True)",
-        "victims = sorted((v for v in self.running), reverse=True)",
+        "preempt.py",
+        "victims = sorted((v for v in running if v.key > seq.key), reverse=True)",
+        "victims = sorted((v for v in running), reverse=True)",
     ),
     of(
         "admitted in a step that preempted",
         "scheduler.py",
-        "while self._budget and self._slots and not self._preempted:",
-        "while self._budget and self._slots:",
+        "while self._budget and self._places.free and not self.preemption.happened:",
+        "while self._budget and self._places.free:",
     ),
     of(
         "no turns: the queue is behind a long prompt",
@@ -203,7 +203,7 @@ MUTANTS = (
     ),
     of(
         "a shared prompt is computed by everybody",
-        "scheduler.py",
+        "prefix.py",
         "return promiser is not None and promiser.level <= seq.level",
         "return False",
     ),
@@ -231,7 +231,7 @@ MUTANTS = (
         "        self._allowance.add(start, count, rows=rows)\n",
         "        if count > 1:\n            self._allowance.add(start, count, rows=rows)\n",
     ),
-    of("never careful", "scheduler.py", "        self.caution.alarm()\n", ""),
+    of("never careful", "preempt.py", "        self._caution.alarm()\n", ""),
     of(
         "blocks leak at an abort in flight",
         "kv.py",
@@ -265,9 +265,9 @@ MUTANTS = (
     ),
     of(
         "windows freed while their row is planned",
-        "scheduler.py",
-        "idle = [other for other in self.running if other.last_step != step]",
-        "idle = [other for other in self.running]",
+        "preempt.py",
+        "idle = [other for other in self._places.running if other.last_step != step]",
+        "idle = [other for other in self._places.running]",
     ),
     of("who was torn by a failure goes on", "results.py", "self._kv.torn(seq) or ", ""),
     of(
@@ -279,7 +279,7 @@ MUTANTS = (
     of(
         "a trial without room is given up",
         "scheduler.py",
-        "if not self._clear_the_way(group):",
+        "if not self.preemption.clear_the_way(group):",
         "if group:",
     ),
 )
@@ -300,8 +300,8 @@ def run(mutant: Mutant | None, python: str, limit: float) -> Run:
         shutil.copytree(ROOT / "src", copy / "src", ignore=skip)
         shutil.copytree(ROOT / "tests" / "properties", copy / "tests" / "properties", ignore=skip)
         shutil.copytree(ROOT / "tests" / "unit" / "sched", copy / "tests" / "unit" / "sched", ignore=skip)
-        (copy / "scripts").mkdir()
-        shutil.copy(ROOT / "scripts" / "probes.py", copy / "scripts")
+        shutil.copytree(ROOT / "bench" / "probes", copy / "bench" / "probes", ignore=skip)
+        shutil.copy(ROOT / "bench" / "__init__.py", copy / "bench")
         shutil.copy(ROOT / "pyproject.toml", copy)
         if mutant is not None:
             path = copy / mutant.file

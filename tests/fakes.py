@@ -7,11 +7,12 @@ import codecs
 import hashlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from octavo.config.args import EngineArgs
+from octavo.config.policy import DEFAULT_POLICY, PolicyName
 from octavo.config.resolve import EngineConfig, resolve
 from octavo.engine.messages import EngineStats
 from octavo.errors import EngineDead, InvalidRequest, PromptTooLong, QueueFull
@@ -139,7 +140,7 @@ class FakeAsyncLLM:
         max_queue: int = 1024,
         default_sampling: Mapping[str, Any] | None = None,
         fail_at: int | None = None,
-        policy: Literal["fcfs", "priority"] = "fcfs",
+        policy: PolicyName = DEFAULT_POLICY,
     ) -> None:
         self.answer, self.delay, self.first_delay, self.fail_at = answer, delay, first_delay, fail_at
         self.facts = Facts(

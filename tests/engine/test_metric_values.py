@@ -104,7 +104,9 @@ def judge(seen: Seen, llm: AsyncLLM) -> None:
     hits = sum(o.num_cached_tokens for o in seen.outputs)
     assert seen.total("prefix_cache_hits_total") == hits == 3 * SHARED, "all but the first read the shared blocks"
     assert seen.total("num_preemptions_total") == stats.preemptions >= 1
-    assert stats.computed_tokens > stats.useful_tokens, "who was preempted was computed again"
+    assert seen.total("recomputed_tokens_total") == stats.redone_tokens > 0, "who was preempted was computed again"
+    assert seen.total("steps_failed_total") == seen.total("requests_clamped_total") == 0
+    assert seen.total("kv_blocks_cached") == stats.blocks_cached > 0
     assert seen.last["octavo:request_success_total{finished_reason=length}"] == count
     assert seen.last["octavo:admission_rejections_total{reason=invalid}"] == 1
     # Histograms of times: one observation a request, and the parts add up.

@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from octavo.config.policy import PolicyName
 from octavo.config.scheduler import SchedulerConfig
 from octavo.engine.core import EngineCore
 from octavo.executor.fake import FakeExecutor, fake_answer, fake_facts
@@ -41,7 +42,7 @@ class Case:
     drafts: int
     caching: bool
     threshold: int
-    policy: str
+    policy: PolicyName
     windows: tuple[int | None, ...]
     """Of each KV group; None: a full one."""
     faults: str
@@ -226,7 +227,7 @@ class Play:
         place = self.scheduler._place
 
         def placed(seq: Sequence, hit: Hit) -> None:
-            assert not self.scheduler._preempted, "admitted in a step that preempted"
+            assert not self.scheduler.preemption.happened, "admitted in a step that preempted"
             place(seq, hit)
 
         torn, lookup = self.scheduler.kv.torn, self.scheduler.kv.lookup
@@ -335,7 +336,8 @@ class Play:
     def count(self) -> None:
         stats, totals = self.scheduler.stats(), self.scheduler.totals
         assert stats.blocks_used == 0 and stats.running == stats.waiting == 0
-        assert stats.computed_tokens >= stats.useful_tokens
+        assert stats.draft_tokens >= max(stats.drafts, stats.accepted_drafts)
+        assert (stats.drafts > 0) == (stats.draft_tokens > 0)
         counts = self.counts
         counts["cases"] += 1
         counts.update({k: v for k, v in self.executor.counts.items() if k not in ("preempted", "step failed")})

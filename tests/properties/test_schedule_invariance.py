@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from octavo.config.policy import POLICIES
 from tests.properties.schedule_cases import EXPECTED, Case, Play
 
 CASES = st.builds(
@@ -22,7 +23,7 @@ CASES = st.builds(
     drafts=st.sampled_from([0, 0, 2, 4]),
     caching=st.sampled_from([True, True, False]),
     threshold=st.sampled_from([0, 0, 3]),
-    policy=st.sampled_from(["fcfs", "priority"]),
+    policy=st.sampled_from([*POLICIES]),
     windows=st.sampled_from(
         [(None,), (None,), (None, None), (5,), (1,), (None, 3), (None, 6, 17), (None, 20, 20), (9, 2), (40, None)]
     ),

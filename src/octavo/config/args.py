@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from octavo.config.policy import DEFAULT_POLICY, PolicyName
 from octavo.errors import ConfigError, shown
 
 SERVER_ONLY = ("served_model_name", "max_queue")
@@ -59,7 +60,7 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Exact number of KV blocks, over all KV groups (tests, experiments)."""
     enable_prefix_caching: bool = True
     """Reuse KV blocks of equal prefixes."""
-    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    scheduling_policy: PolicyName = DEFAULT_POLICY
     """Who goes first: first come, or (priority, first come)."""
     threads: int | None = None
     """Kernel threads. Default: one per physical core this process may use."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from octavo.config.policy import DEFAULT_POLICY, POLICIES, PolicyName
 from octavo.errors import ConfigError
 
 
@@ -19,8 +20,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     target_itl_ms: float = 0.0
     """While somebody decodes, prompts are cut so that a step is expected to take no longer; 0: they are not."""
     enable_prefix_caching: bool = True
-    policy: str = "fcfs"
-    """"fcfs" (by arrival) or "priority" (lower `Request.priority` first, then arrival)."""
+    policy: PolicyName = DEFAULT_POLICY
+    """Who goes first, and who is preempted last."""
     chain: int = 1
     """Steps in flight that may hold the same sequence."""
     num_drafts: int = 0
@@ -43,7 +44,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         for name in ("long_prefill_token_threshold", "num_drafts", "target_itl_ms"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: got {getattr(self, name)!r}, allowed: 0 or more")
-        if self.policy not in ("fcfs", "priority"):
-            raise ConfigError(f"policy: got {self.policy!r}, allowed: 'fcfs', 'priority'")
+        if self.policy not in POLICIES:
+            raise ConfigError(f"policy: got {self.policy!r}, allowed: {', '.join(map(repr, POLICIES))}")
         if len(self.hash_key) > 64:
             raise ConfigError(f"hash_key: got {len(self.hash_key)} bytes, allowed: at most 64")

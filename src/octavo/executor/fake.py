@@ -132,11 +132,6 @@ class FakeExecutor:
         self._queue.clear()
         self._slots.clear()
 
-    def slot_seq(self, slot: int) -> int | None:
-        """The sequence in a slot, for tests that fail a certain request."""
-        held = self._slots.get(slot)
-        return None if held is None else held.new.seq_id
-
     def collect(self) -> StepResult:
         plan = self._queue.popleft()
         if self._step_seconds:

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from octavo.config.policy import POLICIES, PolicyName
 from octavo.config.resolve import EngineConfig
 from octavo.errors import InvalidRequest, PromptTooLong
 from octavo.facts import Facts
@@ -94,15 +95,16 @@ def check_params(params: object, name: str = "params") -> SamplingParams:
     return params
 
 
-def check_priority(priority: object, policy: str) -> None:
+def check_priority(priority: object, policy: PolicyName) -> None:
     """Raises InvalidRequest for what is no integer of 32 bits, and where a priority would be ignored."""
     if not isinstance(priority, int) or isinstance(priority, bool) or not -(2**31) <= priority < 2**31:
         raise InvalidRequest.field("priority", priority, f"an integer from {-(2**31)} to {2**31 - 1}")
-    if priority and policy != "priority":
+    if priority and not POLICIES[policy].uses_priority:
+        others = " or ".join(name for name, one in POLICIES.items() if one.uses_priority)
         raise InvalidRequest.field(
             "priority",
             priority,
-            f"0 (the scheduling policy here is {policy}; --scheduling-policy priority takes others)",
+            f"0 (the scheduling policy here is {policy}; --scheduling-policy {others} takes others)",
         )
 
 

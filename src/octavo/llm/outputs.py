@@ -259,10 +259,12 @@ def publish(metrics: Metrics, message: Outputs) -> None:
     metrics.waiting.value = stats.waiting
     metrics.kv_usage.value = stats.kv_usage
     metrics.kv_waste.value = stats.waste
+    metrics.blocks_cached.value = stats.blocks_cached
     metrics.blocks_dropped.value = stats.blocks_dropped
     for group in stats.groups:
         metrics.group_blocks.by_label[group.name] = group.blocks_used
         metrics.group_waste.by_label[group.name] = group.waste
+    metrics.drafts.value = stats.drafts
     metrics.draft_tokens.value = stats.draft_tokens
     metrics.accepted_tokens.value = stats.accepted_drafts
     metrics.prefix_queries.value = stats.prefix_queries
@@ -270,6 +272,9 @@ def publish(metrics: Metrics, message: Outputs) -> None:
     metrics.preemptions.value = stats.preemptions
     metrics.steps.value = stats.steps
     metrics.steps_cut.value = stats.steps_cut
+    metrics.steps_failed.value = stats.failed_steps
+    metrics.recomputed.value = stats.redone_tokens
+    metrics.clamped.value = stats.clamped
     metrics.step_seconds.value = stats.step_seconds
     metrics.step_expected.value = stats.expected_seconds
     metrics.step_missed.value = stats.missed_seconds

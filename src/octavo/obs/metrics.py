@@ -99,6 +99,7 @@ class Metrics:
         self.kv_waste = Value("kv_cache_waste_perc", "Share of held KV slots without a token over time, 0 to 1.", gauge)
         self.group_blocks = Value("kv_group_blocks_used", "KV blocks held, by KV group.", gauge, label="group")
         self.group_waste = Value("kv_group_waste_perc", "As kv_cache_waste_perc, by KV group.", gauge, label="group")
+        self.blocks_cached = Value("kv_blocks_cached", "KV blocks that a prompt can hit, held or not.", gauge)
         self.blocks_dropped = Value("kv_blocks_dropped", "KV blocks given back from behind a window.", counter)
         self.prefix_queries = Value("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", counter)
         self.prefix_hits = Value("prefix_cache_hits", "Prompt tokens found in the prefix cache.", counter)
@@ -109,7 +110,7 @@ class Metrics:
             "request_success", "Answers ended, each of a request's n, by reason.", counter, label="finished_reason"
         )
         self.rejections = Value("admission_rejections", "Requests refused, by reason.", counter, label="reason")
-        self.drafts = Value("spec_decode_num_drafts", "Times tokens were drafted.", counter)
+        self.drafts = Value("spec_decode_num_drafts", "Times tokens were drafted for a sequence.", counter)
         self.draft_tokens = Value("spec_decode_num_draft_tokens", "Tokens drafted.", counter)
         self.accepted_tokens = Value("spec_decode_num_accepted_tokens", "Drafted tokens accepted.", counter)
         self.step_seconds = Value("step_seconds", "Time of all steps.", counter)
@@ -117,6 +118,13 @@ class Metrics:
         self.step_missed = Value("step_missed_seconds", "Sum over the steps of |taken - expected|.", counter)
         self.steps = Value("steps", "Steps planned.", counter)
         self.steps_cut = Value("steps_cut", "Steps whose prompts were cut to keep the target of time.", counter)
+        self.steps_failed = Value(
+            "steps_failed", "Steps that ended in an error; their requests are tried again.", counter
+        )
+        self.recomputed = Value(
+            "recomputed_tokens", "Positions computed again after a preemption, or lost in a failed step.", counter
+        )
+        self.clamped = Value("requests_clamped", "Requests whose max_tokens was cut to what can be held.", counter)
         self.target_itl = Value("target_itl_seconds", "--target-itl-ms as resolved; 0: off.", gauge)
         self.startup = Value("startup_seconds", "Start-up time, by phase.", gauge, label="phase")
         self.ttft = Histogram("time_to_first_token_seconds", "Intake to first token.", _LATENCY)

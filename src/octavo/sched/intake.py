@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from array import array
 
+from octavo.config.policy import Policy
 from octavo.facts import Facts
 from octavo.sched.kv import KVManager
-from octavo.sched.queue import Policy
 from octavo.sched.refused import Refused
 from octavo.sched.sequence import Sequence
 from octavo.types import Request

@@ -66,8 +66,10 @@ class Promises:
             if self._by_name.setdefault(name, seq) is seq:
                 seq.promised.append(name)
 
-    def promiser(self, name: bytes) -> Sequence | None:
-        return self._by_name.get(name)
+    def is_promised(self, seq: Sequence, name: bytes) -> bool:
+        """True where somebody who is served no later than `seq` is about to compute this block."""
+        promiser = self._by_name.get(name)
+        return promiser is not None and promiser.level <= seq.level
 
     def park(self, seq: Sequence, name: bytes) -> None:
         """Waits for a promised name; the caller has taken `seq` out of the queue."""

@@ -1,53 +1,11 @@
-"""One order for everybody: who is admitted first and, reversed, who is preempted first."""
+"""One order for everybody: who is admitted first and, reversed, who is preempted first. A policy makes the keys."""
 
 from __future__ import annotations
 
 import heapq
-from typing import Protocol
 
-from octavo.errors import ConfigError
-from octavo.sched.sequence import Key, Sequence
-from octavo.types import Request
-
-
-class Policy(Protocol):
-    def key(self, request: Request) -> Key:
-        """Lower goes first. Total (ends in the id), and fixed for a sequence's life."""
-        ...
-
-    def level(self, request: Request) -> int:
-        """Prompts of a lower level get the budget first; within a level they take turns."""
-        ...
-
-
-class Fcfs:
-    """By arrival."""
-
-    def key(self, request: Request) -> Key:
-        return (0, request.arrival, request.seq_id)
-
-    def level(self, request: Request) -> int:
-        return 0
-
-
-class Priority:
-    """By priority (lower first), then arrival."""
-
-    def key(self, request: Request) -> Key:
-        return (request.priority, request.arrival, request.seq_id)
-
-    def level(self, request: Request) -> int:
-        return request.priority
-
-
-POLICIES: dict[str, type[Fcfs] | type[Priority]] = {"fcfs": Fcfs, "priority": Priority}
-
-
-def make_policy(name: str) -> Policy:
-    """Raises `ConfigError` for a name that is not in POLICIES."""
-    if name not in POLICIES:
-        raise ConfigError(f"policy: got {name!r}, allowed: {', '.join(sorted(POLICIES))}")
-    return POLICIES[name]()
+from octavo.config.policy import Key
+from octavo.sched.sequence import Sequence
 
 
 class WaitingQueue:

@@ -27,7 +27,6 @@ class Results:
         *,
         retire: Callable[[Sequence], None],
         preempt: Callable[[Sequence], None],
-        forget_flights: Callable[[Sequence], None],
         clear_slots: Callable[[list[int]], None],
     ) -> None:
         """The callables change who has a place: that is the scheduler's."""
@@ -39,7 +38,6 @@ class Results:
         self._pace = pace
         self._retire = retire
         self._preempt = preempt
-        self._forget_flights = forget_flights
         self._clear_slots = clear_slots
 
     def take(self, result: StepResult) -> list[SeqOutput]:
@@ -57,7 +55,6 @@ class Results:
             self.suspects.acquit([row[0] for row in flight.rows])
         outputs: list[SeqOutput] = []
         plain = result.logprobs is None and result.prompt_logprobs is None and not result.failed
-        generated = 0
         for index, ((seq, _, epoch, sampled), got) in enumerate(zip(flight.rows, result.tokens, strict=True)):
             if seq.epoch != epoch:
                 continue
@@ -69,7 +66,6 @@ class Results:
                 (token,) = got
                 seq.pending -= 1
                 seq.tokens.append(token)
-                generated += 1
                 if seq.computed >= seq.next_full:
                     self._kv.publish(seq, seq.last_step)
                 length = len(seq.tokens)
@@ -77,7 +73,6 @@ class Results:
                     outputs.append(self._output(seq, got))
                 else:
                     outputs.append(SeqOutput(seq.request.seq_id, got, None, None, seq.cached_tokens))
-        self._totals.generated += generated
         self._kv.landed(flight.step)
         return outputs
 
@@ -100,7 +95,6 @@ class Results:
                 seq.tokens.append(token)
                 if self._ending(seq) is not None:
                     break
-            self._totals.generated += len(given)
         if seq.computed >= seq.next_full:
             self._kv.publish(seq, seq.last_step)
         scores = self._new_scores(seq, result, index)
@@ -164,7 +158,7 @@ class Results:
                 if seq.epoch == epoch:
                     lost[seq] = lost.get(seq, 0) + plan.count
         for seq, count in lost.items():
-            self._forget_flights(seq)
+            seq.forget_flights()
             self._kv.rewind(seq, seq.computed - count)
             seq.landed = min(seq.computed, seq.num_prompt - 1)
             freed.append(seq.slot)

@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from octavo.config.policy import POLICIES
 from octavo.config.scheduler import SchedulerConfig
 from octavo.facts import UNKNOWN_COST, Facts
 from octavo.obs.log import Seldom
@@ -25,10 +26,12 @@ from octavo.sched.headroom import Headroom
 from octavo.sched.intake import Intake
 from octavo.sched.kv import Hit, KVManager
 from octavo.sched.pace import LearnedPace, Pace
-from octavo.sched.queue import WaitingQueue, make_policy
+from octavo.sched.places import Places
+from octavo.sched.preempt import Preemption
+from octavo.sched.queue import WaitingQueue
 from octavo.sched.refused import Refused
 from octavo.sched.results import Results
-from octavo.sched.sequence import Key, Sequence
+from octavo.sched.sequence import Sequence
 from octavo.sched.snapshot import snapshot
 from octavo.sched.stats import SchedulerStats
 from octavo.sched.totals import Totals
@@ -57,28 +60,27 @@ class Scheduler:
         self._allowance = Allowance(facts.groups, self.pace, target=config.target_itl_ms / 1e3)
         self._prompt_limit = config.long_prefill_token_threshold or config.max_num_batched_tokens
         self.kv = KVManager(facts, caching=config.enable_prefix_caching, hash_key=config.hash_key, chunk=config.chunk)
-        policy = make_policy(config.policy)
+        policy = POLICIES[config.policy]
         self.intake = Intake(facts, kv=self.kv, policy=policy, max_model_len=config.max_model_len)
         self.queue = WaitingQueue()
         self.running: dict[Sequence, None] = {}
         """Those with a slot, in order of admission."""
         self.totals = Totals()
         self.caution = Caution()
-        self._headroom = Headroom(self.kv, self.caution, self.running)
+        self._headroom = headroom = Headroom(self.kv, self.caution, self.running)
+        self._places = Places(config.max_num_seqs, self.kv, headroom, self.running)
+        self.preemption = Preemption(self.kv, self.queue, self._places, headroom, self.caution, self.totals)
         self._clock = clock
         self._tell_clamped = Seldom(log, logging.INFO, clock=clock)
         self._seqs: dict[int, Sequence] = {}
-        self._slots = list(range(config.max_num_seqs - 1, -1, -1))
-        self._freed: list[int] = []
         self._results = Results(
             self.kv,
             self.totals,
             self.caution,
             self.pace,
             retire=self._retire,
-            preempt=self._preempt,
-            forget_flights=self._forget_flights,
-            clear_slots=self._clear_slots,
+            preempt=self.preemption.preempt,
+            clear_slots=self._places.clear,
         )
         self._flights = self._results.flights
         self._suspects = self._results.suspects
@@ -86,21 +88,16 @@ class Scheduler:
         self._first: Sequence | None = None
         """Who comes first among the caught-up in the next step: the one this step could not serve."""
         self._prompt_turn = 0
-        self._worst: Key | None = None
-        """Worst key among the running; None when it must be looked for."""
         self._begin()
 
-    def _begin(self) -> None:
+    def _begin(self, *, trial: bool = False) -> None:
         """Empties what belongs to one plan."""
         self._rows: list[Row] = []
         self._plans: list[SeqPlan] = []
         self._budget = self.config.max_num_batched_tokens
         """Tokens this step may still take; 0 closes it."""
         self._allowance.begin()
-        self._preempted = False
-        self._may_preempt = True
-        self._hopeless: Key | None = None
-        """Nobody with this key or a worse one finds room in this step."""
+        self.preemption.begin(trial=trial)
         self._headroom.recount()
 
     # -- requests -----------------------------------------------------------------------------------------------------
@@ -140,6 +137,14 @@ class Scheduler:
         """Forgets every known prefix. Sequences that hit one keep it."""
         self.kv.pool.reset()
 
+    def _retire(self, seq: Sequence) -> None:
+        seq.done = True
+        del self._seqs[seq.seq_id]
+        if seq.slot >= 0:
+            self._places.leave(seq)
+        elif seq.queued:
+            self.queue.remove(seq)
+
     # -- a plan -------------------------------------------------------------------------------------------------------
     def schedule(self) -> StepPlan | None:
         """The next step, or None while nothing can be planned (all wait for steps in flight, or there is no work)."""
@@ -149,14 +154,14 @@ class Scheduler:
         while self._seqs:
             self._begin()
             self._wake()
-            self._jump_queue()
+            self.preemption.jump_queue()
             prompts = self._plan_caught_up()
             if self._budget:
                 self._allowance.close_decodes(decoding=bool(self._rows) or any(f.decodes for f in self._flights))
                 self._plan_prompts(prompts)
             if self._rows:
                 return self._commit(trial=False)
-            if not self._preempted:
+            if not self.preemption.happened:
                 break
         return None
 
@@ -168,7 +173,7 @@ class Scheduler:
         self.totals.cut += self._allowance.cut
         self.totals.computed += planned
         self.kv.planned(planned)
-        freed, self._freed = self._freed, []
+        freed = self._places.freed()
         self._flights.append(Flight(self._step, self._rows, freed, load, self._allowance.seconds, trial))
         return StepPlan(self._step, self._plans, freed)
 
@@ -243,9 +248,8 @@ class Scheduler:
         if len(turns) > 1:
             at = self._prompt_turn % len(turns)
             turns = turns[at:] + turns[:at]
-            if self.config.policy != "fcfs":
-                waiting = head.level if head is not None else 0
-                turns.sort(key=lambda seq: waiting if seq is None else seq.level)
+            waiting = head.level if head is not None else 0
+            turns.sort(key=lambda seq: waiting if seq is None else seq.level)
         for seq in turns:
             if not self._budget:
                 self._prompt_turn += 1
@@ -262,7 +266,7 @@ class Scheduler:
         self.kv.drop_behind(seq)
         room = self.kv.room(seq)
         if room <= 0:
-            if not self._make_room(seq):
+            if not self.preemption.make_room(seq, self._step + 1):
                 return False
             room = self.kv.room(seq)
         count = self.kv.cut(seq, min(count, room))
@@ -290,6 +294,7 @@ class Scheduler:
         self._plans.append(plan)
         self._budget -= count
         self._allowance.add(start, count, rows=rows)
+        self.totals.drafts += drafts > 0
         self.totals.drafted += drafts
         seq.computed += count
         seq.pending += sampled
@@ -309,14 +314,13 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Admits from the head of the queue, whole prompts only, until one does not fit."""
-        while self._budget and self._slots and not self._preempted:
+        while self._budget and self._places.free and not self.preemption.happened:
             self._wake()
             seq = self.queue.peek()
             if seq is None or self._headroom.is_blocked(seq):
                 return
             hit = self.kv.lookup(seq)
-            if self._is_promised(seq, hit):
-                assert hit.missing is not None
+            if hit.missing is not None and self.kv.promises.is_promised(seq, hit.missing):
                 self.queue.remove(seq)
                 self.kv.promises.park(seq, hit.missing)
                 self.totals.parked += 1
@@ -325,16 +329,14 @@ class Scheduler:
                 self._headroom.block(seq, hit)
                 return
             self._place(seq, hit)
-            self._may_preempt = False
+            self.preemption.may_make_room = False
             self._give(seq, len(seq.tokens) - seq.computed)
 
     def _place(self, seq: Sequence, hit: Hit) -> None:
         """From the queue to a slot, with its hit."""
         self.queue.remove(seq)
         self.kv.attach(seq, hit)
-        seq.slot = self._slots.pop()
-        self.running[seq] = None
-        self._worst = None
+        self._places.take(seq)
         seq.landed = hit.length
         self._headroom.adjust(self.kv.owing(seq, len(seq.tokens)))
         totals = self.totals
@@ -342,147 +344,42 @@ class Scheduler:
         if seq.cached_tokens < 0:
             seq.cached_tokens = hit.length
             seq.queued_s = max(0.0, self._clock() - seq.request.arrival)
-            totals.prompt += seq.num_prompt
             if self.kv.caching:
                 totals.prefix_queries += seq.num_prompt
                 totals.prefix_hits += hit.length
 
-    def _is_promised(self, seq: Sequence, hit: Hit) -> bool:
-        """True where somebody who is served no later than `seq` is about to compute what it lacks."""
-        if hit.missing is None:
-            return False
-        promiser = self.kv.promises.promiser(hit.missing)
-        return promiser is not None and promiser.level <= seq.level
-
-    # -- preemption ---------------------------------------------------------------------------------------------------
-    def _jump_queue(self) -> None:
-        """Lets the head of the queue preempt strictly worse keys, if that makes room; it is admitted later."""
-        seq = self.queue.peek()
-        if seq is None or not self.running or self._headroom.is_blocked(seq):
-            return
-        if self._worst is None:
-            self._worst = max(other.key for other in self.running)
-        if seq.key > self._worst:
-            return
-        hit = self.kv.lookup(seq)
-        if self._is_promised(seq, hit):
-            return
-        shortage = self._headroom.shortage(seq, hit)
-        self._headroom.recount()
-        if shortage <= 0 and self._slots:
-            return
-        victims = sorted((v for v in self.running if v.key > seq.key), reverse=True)
-        number = self.kv.victims_needed(victims, enough=shortage, hit=hit, owed=True)
-        if not number:
-            self._headroom.block(seq, hit)
-            return
-        self.totals.jumps += 1
-        for victim in victims[:number]:
-            self._preempt(victim)
-
-    def _make_room(self, seq: Sequence) -> bool:
-        """Preempts for one more position of `seq`: worst keys first, worse than its own, not planned in this step.
-
-        Nobody is preempted unless that is enough.
-        """
-        if not self._may_preempt or (self._hopeless is not None and seq.key >= self._hopeless):
-            return False
-        step = self._step + 1
-        idle = [other for other in self.running if other.last_step != step]
-        for other in idle:
-            self.kv.drop_behind(other)
-        if self.kv.room(seq) > 0:
-            return True
-        victims = sorted((v for v in idle if v.key > seq.key), reverse=True)
-        missing = self.kv.lacking(seq, seq.computed + 1) - self.kv.pool.free
-        number = self.kv.victims_needed(victims, enough=missing)
-        if not number:
-            self._hopeless = seq.key
-            return False
-        self.caution.alarm()
-        for victim in victims[:number]:
-            self._preempt(victim)
-        return True
-
-    def _preempt(self, seq: Sequence) -> None:
-        """Back to the queue without its blocks; tokens in flight are lost and will be sampled equal."""
-        self._preempted = True
-        self.totals.preemptions += 1
-        seq.reached = min(seq.computed, len(seq.tokens))
-        self._leave(seq)
-        self.queue.push(seq)
-
-    def _leave(self, seq: Sequence) -> None:
-        """Gives up slot and blocks."""
-        self.kv.release(seq)
-        del self.running[seq]
-        self._worst = None
-        self._headroom.unblock()
-        self._freed.append(seq.slot)
-        self._slots.append(seq.slot)
-        seq.slot = -1
-        self._forget_flights(seq)
-
-    def _forget_flights(self, seq: Sequence) -> None:
-        seq.epoch += 1
-        seq.pending = seq.inflight = 0
-        seq.decode_plan = None
-
-    def _retire(self, seq: Sequence) -> None:
-        seq.done = True
-        del self._seqs[seq.seq_id]
-        if seq.slot >= 0:
-            self._leave(seq)
-        elif seq.queued:
-            self.queue.remove(seq)
-
-    # -- results ------------------------------------------------------------------------------------------------------
-    def update(self, result: StepResult) -> list[SeqOutput]:
-        """Takes the answer to the oldest plan in flight; gives what each sequence got, and who ended."""
-        self.kv.lasted(self._clock())
-        return self._results.take(result)
-
-    def _clear_slots(self, slots: list[int]) -> None:
-        """The workers must forget these before the next plan's rows, and before slots freed since."""
-        self._freed = list(dict.fromkeys(slots + self._freed))
-
+    # -- trials -------------------------------------------------------------------------------------------------------
     def _schedule_trial(self) -> StepPlan | None:
         """A step of one group of suspects and nobody else; None while other steps are in flight."""
         if self._flights:
             return None
         while group := self._suspects.next():
-            self._begin()
-            self._may_preempt = False
+            self._begin(trial=True)
             for seq in group:
                 if self._budget and (seq.slot >= 0 or self._place_suspect(seq)):
                     self._give(seq, len(seq.tokens) - seq.computed)
             if self._rows:
                 return self._commit(trial=True)
-            if not self._clear_the_way(group):
+            if not self.preemption.clear_the_way(group):
                 self._suspects.pop()
         return self.schedule()
-
-    def _clear_the_way(self, group: list[Sequence]) -> bool:
-        """Preempts the worst of those who hold what a group lacks for its trial; False where nobody else runs.
-
-        A group that went without its trial would fail the next ordinary step too, and the one after it.
-        """
-        others = [seq for seq in self.running if seq is not group[0]]
-        if not others:
-            return False
-        self._preempt(max(others, key=lambda seq: (seq not in group, seq.key)))
-        return True
 
     def _place_suspect(self, seq: Sequence) -> bool:
         """A suspect that lost its place comes back if there is room now."""
         self._wake()
-        if not self._slots or not seq.queued:
+        if not self._places.free or not seq.queued:
             return False
         hit = self.kv.lookup(seq)
         if self._headroom.shortage(seq, hit) > 0:
             return False
         self._place(seq, hit)
         return True
+
+    # -- results ------------------------------------------------------------------------------------------------------
+    def update(self, result: StepResult) -> list[SeqOutput]:
+        """Takes the answer to the oldest plan in flight; gives what each sequence got, and who ended."""
+        self.kv.lasted(self._clock())
+        return self._results.take(result)
 
     # -- numbers ------------------------------------------------------------------------------------------------------
     def stats(self) -> SchedulerStats:
@@ -493,9 +390,7 @@ class Scheduler:
     def check(self) -> None:
         """Raises AssertionError where the books do not agree or, when idle, where anything is left over. For tests."""
         self.kv.check(self.running)
-        assert len(self.running) + len(self._slots) == self.config.max_num_seqs
-        slots = [seq.slot for seq in self.running]
-        assert len({*slots, *self._slots}) == self.config.max_num_seqs
+        self._places.check()
         if not self.has_work:
             assert self.kv.pool.free == self.kv.pool.total
             assert not self.running and not len(self.queue) and not self._suspects.left

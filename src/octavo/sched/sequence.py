@@ -5,10 +5,9 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
+from octavo.config.policy import Key
 from octavo.sched.block_pool import Block
 from octavo.types import Request, SeqPlan
-
-Key = tuple[int, float, int]
 
 NEVER = 2**62
 """A position no sequence reaches."""
@@ -84,6 +83,12 @@ class Sequence:
     def wants_scores(self) -> bool:
         """Prompt logprobs are still missing: no prefix look-up, and a row of logits for each position."""
         return self.scores_prompt and self.scored < self.num_prompt - 1
+
+    def forget_flights(self) -> None:
+        """Results of rows in flight are ignored, and the workers are told of it anew."""
+        self.epoch += 1
+        self.pending = self.inflight = 0
+        self.decode_plan = None
 
     def __lt__(self, other: Sequence) -> bool:
         return self.key < other.key

@@ -36,11 +36,10 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     preemptions: int
     computed_tokens: int
     """Positions planned, all together."""
-    useful_tokens: int
-    """Those that were not redone after a preemption or failure, and were no rejected drafts."""
-    prompt_tokens: int
-    """Prompt tokens of admitted requests."""
-    generated_tokens: int
+    redone_tokens: int
+    """Those computed again after a preemption, or lost in a step that failed."""
+    drafts: int
+    """Times tokens were drafted: rows with drafts."""
     draft_tokens: int
     accepted_drafts: int
     clamped: int
@@ -61,7 +60,3 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def kv_usage(self) -> float:
         return self.blocks_used / self.blocks_total if self.blocks_total else 0.0
-
-    @property
-    def hit_rate(self) -> float:
-        return self.prefix_hits / self.prefix_queries if self.prefix_queries else 0.0

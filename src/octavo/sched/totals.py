@@ -18,9 +18,10 @@ class Totals:
     computed: int = 0
     redone: int = 0
     """Positions that were computed before and lost, or belonged to a step that failed."""
-    prompt: int = 0
-    generated: int = 0
+    drafts: int = 0
+    """Rows with drafts."""
     drafted: int = 0
+    """Tokens in them."""
     accepted: int = 0
     clamped: int = 0
     failed_steps: int = 0

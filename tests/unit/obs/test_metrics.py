@@ -9,6 +9,7 @@ from tests.metric_names import FAMILIES, GRAFANA
 
 EXPECTED = FAMILIES | {
     "steps", "steps_cut", "step_seconds", "step_expected_seconds", "step_missed_seconds", "target_itl_seconds",
+    "steps_failed", "recomputed_tokens", "requests_clamped", "kv_blocks_cached",
 }  # fmt: skip
 
 

@@ -5,21 +5,23 @@ from __future__ import annotations
 import random
 from array import array
 
+import msgspec
 import pytest
 
+from octavo.config.policy import POLICIES, PolicyName
 from octavo.config.scheduler import SchedulerConfig
 from octavo.errors import ConfigError
 from octavo.executor.fake import fake_facts
 from octavo.sched.intake import Intake
 from octavo.sched.kv import KVManager
-from octavo.sched.queue import WaitingQueue, make_policy
+from octavo.sched.queue import WaitingQueue
 from octavo.sched.sequence import Sequence
 from octavo.types import Request, SamplingParams
 
 
-def sequences(policy: str, *traits: tuple[float, int]) -> list[Sequence]:
+def sequences(policy: PolicyName, *traits: tuple[float, int]) -> list[Sequence]:
     facts = fake_facts()
-    intake = Intake(facts, kv=KVManager(facts, caching=True), policy=make_policy(policy), max_model_len=100)
+    intake = Intake(facts, kv=KVManager(facts, caching=True), policy=POLICIES[policy], max_model_len=100)
     made = []
     for i, (arrival, priority) in enumerate(traits):
         prompt = array("i", [1]).tobytes()
@@ -39,7 +41,7 @@ def drained(queue: WaitingQueue) -> list[int]:
 
 
 @pytest.mark.parametrize(("policy", "order"), [("fcfs", [3, 1, 0, 2]), ("priority", [0, 3, 1, 2])])
-def test_order(policy: str, order: list[int]) -> None:
+def test_order(policy: PolicyName, order: list[int]) -> None:
     queue = WaitingQueue()
     for seq in sequences(policy, (5.0, -1), (4.0, 0), (6.0, 0), (1.0, 0)):
         queue.push(seq)
@@ -72,7 +74,7 @@ def test_removed_and_pushed_again() -> None:
 
 
 def test_names_are_checked() -> None:
-    with pytest.raises(ConfigError, match="fcfs"):
-        make_policy("lifo")
+    with pytest.raises(ConfigError, match="policy: got 'lifo', allowed: 'fcfs', 'priority'"):
+        msgspec.structs.replace(SchedulerConfig(), policy="lifo")
     with pytest.raises(ConfigError, match="max_num_seqs"):
         SchedulerConfig(max_num_seqs=0)
