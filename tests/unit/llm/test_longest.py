@@ -39,8 +39,8 @@ def test_the_pool_bounds_the_length(
     assert front.max_len == config.max_model_len == scheduler.intake.longest == longest
     with pytest.raises(PromptTooLong, match=f"allowed: up to {longest - 1} "):
         front.prepare([1] * longest, SamplingParams())
-    (request,) = front.prepare([1] * (longest - 2), SamplingParams()).requests
-    assert request.params.max_tokens == 2 and scheduler.add(request) is None
+    (request,) = front.prepare([1] * (longest - 2), SamplingParams(max_tokens=2)).requests
+    assert scheduler.add(request) is None
     assert scheduler.stats().clamped == 0
     core = EngineCore(scheduler, FakeExecutor(facts), depth=chain)
     while core.has_work:
