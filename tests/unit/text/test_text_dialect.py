@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 
 import pytest
 
@@ -86,7 +87,7 @@ LISTS = NESTED.replace("OPEN", "[").replace("CLOSE", "]")
 """Two lists of 40 levels that write out to 2 ** 40 members."""
 TUPLES = NESTED.replace("1CLOSE", "1,CLOSE").replace("OPEN", "(").replace("CLOSE", ")")
 """The same as tuples, which can be keys: a hash of one takes as long."""
-LARGE = [
+DEEP = [
     LISTS + "{{ '%s' % (n.a,) }}",
     LISTS + "{{ '{!r}'.format(n.a) }}",
     LISTS + "{{ n }}",
@@ -100,6 +101,8 @@ LARGE = [
     TUPLES + "{{ {n.a: 1} is mapping }}",
     TUPLES + "{{ {}[n.a] }}",
     TUPLES + "{{ dict.fromkeys([{'a': n.a}] | map(attribute='a')) is mapping }}",
+]
+LARGE = [
     "{{ ([{'a': 'x' * 1000000}] * 100000) | map(attribute='a') | join }}",
     "{{ ''.join(([{'a': 'x' * 1000000}] * 100000) | map(attribute='a')) }}",
     "{{ ('b' * 1000).join('a' * 16000000) }}",
@@ -123,7 +126,21 @@ LARGE = [
 
 
 @pytest.mark.parametrize("source", [*WIDE, *LARGE])
-def test_limits_hold(source: str, tiny: Tokenizer) -> None:
+def test_limits_of_size(source: str, tiny: Tokenizer) -> None:
+    tracemalloc.start()
+    try:
+        refused_in_time(source, tiny)
+        assert tracemalloc.get_traced_memory()[1] < 200_000_000, "a text of 16 million characters may take 64 MB"
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("source", DEEP)
+def test_limits_of_time(source: str, tiny: Tokenizer) -> None:
+    refused_in_time(source, tiny)
+
+
+def refused_in_time(source: str, tiny: Tokenizer) -> None:
     start = time.perf_counter()
     with pytest.raises(ModelError, match="chat template"):
         ChatTemplate(source, tokenizer=tiny).render(SAYS)
