@@ -42,6 +42,16 @@ def asked(conversation: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+SAYS = [{"role": "user", "content": "is <b> & [INST] <|im_end|>\né ok? <"}]
+"""What the small templates of `dialect` render: it holds a control token, and ends as one begins."""
+
+
+def dialect() -> dict[str, str]:
+    """One-line templates -> what transformers makes of SAYS by them."""
+    found: dict[str, str] = json.loads((FOLDER / "dialect.json").read_text(encoding="utf-8"))
+    return found
+
+
 def own_templates() -> dict[str, str]:
     return {path.stem: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.jinja"))}
 

@@ -1,6 +1,6 @@
 """Chat templates as transformers renders them.
 
-python -m tests.oracle.chat_reference      writes tests/data/chat/expected.json anew
+python -m tests.oracle.chat_reference      writes expected.json and the values of dialect.json (tests/data/chat) anew
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import copy
 import json
 from typing import Any
 
-from tests.chat_corpus import FOLDER, REFUSED, asked, conversations, own_templates
+from tests.chat_corpus import FOLDER, REFUSED, SAYS, asked, conversations, dialect, own_templates
 
 NAMED = {"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>"}
 """Special tokens of the tokenizer that unit tests use."""
@@ -25,7 +25,7 @@ def reference(template: str, conversation: dict[str, Any], named: dict[str, str]
     messages = _normalize_chat_messages(copy.deepcopy(conversation["messages"]))
     try:
         rendered, _ = render_jinja_template([messages], chat_template=template, **ask, **kwargs)
-    except (TemplateError, ValueError, TypeError, KeyError, AttributeError):
+    except (TemplateError, ValueError, TypeError, LookupError, AttributeError):
         return REFUSED
     text: str = rendered[0]
     return text
@@ -36,8 +36,10 @@ def main() -> None:
         name: {each["name"]: reference(text, each, NAMED) for each in conversations()}
         for name, text in own_templates().items()
     }
-    target = FOLDER / "expected.json"
-    target.write_text(json.dumps(expected, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    written = {source: reference(source, {"messages": SAYS}, NAMED) for source in dialect()}
+    for name, found in (("expected", expected), ("dialect", written)):
+        text = json.dumps(found, ensure_ascii=False, indent=1) + "\n"
+        (FOLDER / f"{name}.json").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

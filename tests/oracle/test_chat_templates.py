@@ -9,7 +9,7 @@ import pytest
 from octavo.errors import InvalidRequest
 from octavo.text.chat import ChatTemplate
 from octavo.text.tokenizer import Tokenizer
-from tests.chat_corpus import REFUSED, asked, conversations, own_templates, templates_at_hand
+from tests.chat_corpus import REFUSED, SAYS, asked, conversations, dialect, own_templates, templates_at_hand
 from tests.unit.text.conftest import tiny_metadata
 
 pytest.importorskip("transformers", reason="needs transformers (the oracle extra)")
@@ -49,3 +49,8 @@ def test_as_transformers(name: str) -> None:
         if want != got:
             differ.append((conversation["name"], want, got))
     assert not differ
+
+
+def test_dialect_as_recorded() -> None:
+    got = {source: reference(source, {"messages": SAYS}, NAMED) for source in dialect()}
+    assert got == dialect(), "tests/unit/text/test_text_dialect.py holds our renderings to these"

@@ -9,7 +9,7 @@ import msgspec
 
 from octavo.config.args import EngineArgs
 from octavo.engine.front import Front
-from octavo.errors import InvalidRequest
+from octavo.errors import InvalidRequest, ModelError
 from octavo.obs.log import get_logger
 from octavo.text.chat import DEFAULT_ASK, Ask
 from octavo.text.templates import ChatTemplates, choose, missing
@@ -42,10 +42,18 @@ class ModelFront(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def build(cls, front: Front, args: EngineArgs) -> ModelFront:
-        """Raises ConfigError (an unreadable chat template) and ModelError (a tokenizer that cannot be built)."""
+        """Raises ConfigError (an unreadable chat template) and ModelError (a tokenizer that cannot be built, a
+        --chat-template that does not compile; the model's own is left for conversations to fail by)."""
         tokenizer = Tokenizer.from_spec(front.tokenizer_spec, cache=TokenizerCache(user_folder()))
         sources = choose(front.chat_templates, args.chat_template)
         template = ChatTemplates(sources, tokenizer=tokenizer) if sources else None
+        if template is not None:
+            try:
+                template.check()
+            except ModelError as error:
+                if args.chat_template is not None:
+                    raise
+                log.warning("%s; completions work, conversations need another (--chat-template)", error)
         defaults = default_sampling(front.generation_config) if args.generation_config == "auto" else {}
         if defaults:
             listed = ", ".join(f"{k}={v}" for k, v in defaults.items())

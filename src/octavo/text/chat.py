@@ -175,7 +175,7 @@ class ChatTemplate:
         try:
             return self._sandbox.run(render)
         except (SecurityError, RecursionError, MemoryError, OverflowError) as error:
-            raise ModelError(f"chat template: {error or type(error).__name__}") from None
+            raise ModelError(f"chat template: {str(error) or type(error).__name__}") from None
         except TemplateError as error:
             message = f"messages: the model's chat template refuses them: {error}"
             raise InvalidRequest(message, param="messages") from None

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from octavo.errors import ConfigError, InvalidRequest
+from octavo.errors import ConfigError, InvalidRequest, ModelError
 from octavo.text.chat import Ask, ChatTemplate, Message
 from octavo.text.tokenizer import Tokenizer
 
@@ -16,13 +16,16 @@ MARKS = ("{{", "{%", "{#")
 
 
 class ChatTemplates:
-    """At least one template; each is compiled when it is first used, the default at once."""
+    """At least one template; each is compiled when it is first used."""
 
     def __init__(self, sources: Mapping[str, str], *, tokenizer: Tokenizer) -> None:
-        """`sources`: name -> Jinja, with a "default". Raises ModelError where that does not compile."""
+        """`sources`: name -> Jinja, with a "default"."""
         assert DEFAULT in sources
         self._sources, self._tokenizer = dict(sources), tokenizer
-        self._compiled: dict[str, ChatTemplate] = {}
+        self._compiled: dict[str, ChatTemplate | ModelError] = {}
+
+    def check(self) -> None:
+        """Compiles the default template. Raises ModelError where that fails, as every conversation would."""
         self._get(DEFAULT)
 
     @property
@@ -46,7 +49,13 @@ class ChatTemplates:
     def _get(self, name: str) -> ChatTemplate:
         found = self._compiled.get(name)
         if found is None:
-            found = self._compiled[name] = ChatTemplate(self._sources[name], tokenizer=self._tokenizer)
+            try:
+                found = ChatTemplate(self._sources[name], tokenizer=self._tokenizer)
+            except ModelError as error:
+                found = error
+            self._compiled[name] = found
+        if isinstance(found, ModelError):
+            raise ModelError(str(found))
         return found
 
 

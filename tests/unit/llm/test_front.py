@@ -10,7 +10,7 @@ import pytest
 from octavo.config.args import EngineArgs
 from octavo.engine.fake import fake_front
 from octavo.engine.front import Front
-from octavo.errors import ConfigError, InvalidRequest
+from octavo.errors import ConfigError, InvalidRequest, ModelError
 from octavo.llm.front import ModelFront, default_sampling
 
 ARGS = EngineArgs(model="fake", executor="fake")
@@ -48,3 +48,16 @@ def test_a_template_of_ones_own(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="chat-template"):
         missing = EngineArgs(model="fake", executor="fake", chat_template=str(tmp_path / "none"))
         ModelFront.build(Front(name="m", tokenizer_spec=SPEC), missing)
+
+
+def test_a_template_that_does_not_compile_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    broken = "{{ messages | no_such }}"
+    model = Front(name="m", tokenizer_spec=SPEC, chat_templates={"default": broken})
+    with caplog.at_level(logging.WARNING, "octavo"):
+        front = ModelFront.build(model, ARGS)
+    assert "no_such" in caplog.text and "--chat-template" in caplog.text
+    assert front.tokenizer.encode("hi"), "completions go on"
+    with pytest.raises(ModelError, match="no_such"):
+        front.render_chat([{"role": "user", "content": "hi"}])
+    with pytest.raises(ModelError, match="no_such"):
+        ModelFront.build(model, EngineArgs(model="fake", executor="fake", chat_template=broken))

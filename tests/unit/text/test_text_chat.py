@@ -143,7 +143,7 @@ def test_template_errors(tiny: Tokenizer) -> None:
         ChatTemplate("{{ raise_exception('roles must alternate') }}", tokenizer=tiny).encode(user("x"))
     with pytest.raises(InvalidRequest, match=r"cannot render|refuses"):
         ChatTemplate("{{ nothing.at.all }}", tokenizer=tiny).encode(user("x"))
-    for source in ("{% for %}", "{{ ", "{{ x|format(1) }}", "{% extends %}", "x" * 1_000_001, "{{" + "(" * 5000):
+    for source in ("{% for %}", "{{ ", "{{ x|random }}", "{% extends %}", "x" * 1_000_001, "{{" + "(" * 5000):
         with pytest.raises(ModelError, match="chat template"):
             ChatTemplate(source, tokenizer=tiny)
 
@@ -252,7 +252,8 @@ ATTACKS = [
     DOUBLING + "{{ [n.a].index(n.b) }}",
     DOUBLING + "{{ n.a ~ '' }}",
     DOUBLING + "{{ n.a }}",
-    "{{ ([[1] * 1000] * 1000) | sum(start=[]) | length }}",
+    "{{ ([[1] * 10000] * 10000) | sum(start=[]) | length }}",
+    "{{ ['a'] | sum(start='') }}",
     "{{ (1).to_bytes(1000000000, 'big') }}",
     "{{ ('x' * 10000).translate({120: 'y' * 1000000}) }}",
     "{{ ('a' * 1000000).encode('punycode') }}",

@@ -28,8 +28,17 @@ def test_tools_choose_their_template(tiny: Tokenizer) -> None:
     assert templates.encode(HI, tools=TOOLS) == tiny.encode("tools f")
     alone = ChatTemplates({"default": "{{ tools[0].type }}"}, tokenizer=tiny)
     assert alone.render(HI, tools=TOOLS) == "function"
-    with pytest.raises(ModelError, match="chat template"):
-        ChatTemplates({"default": NAMED["rag"]}, tokenizer=tiny)
+    ChatTemplates(NAMED, tokenizer=tiny).check()
+
+
+def test_one_that_does_not_compile_fails_conversations(tiny: Tokenizer) -> None:
+    templates = ChatTemplates({**NAMED, "default": "{{ messages | no_such }}"}, tokenizer=tiny)
+    for _ in range(2):
+        with pytest.raises(ModelError, match="chat template: No filter named 'no_such'"):
+            templates.check()
+        with pytest.raises(ModelError, match="no_such"):
+            templates.encode(HI)
+    assert templates.render(HI, tools=TOOLS) == "tools f"
 
 
 def test_choose(tmp_path: Path) -> None:

