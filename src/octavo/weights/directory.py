@@ -19,6 +19,7 @@ from octavo.weights.family_defaults import COMMON, DEFAULTS
 from octavo.weights.front import declared_eos, directory_templates, directory_vocabulary
 from octavo.weights.safetensors import SafeTensor, SafetensorsFile
 from octavo.weights.tensors import Checkpoint, Known, Tensor
+from octavo.weights.tied import HEAD, own_head
 
 MAX_JSON = 64_000_000
 INDEX = "model.safetensors.index.json"
@@ -30,8 +31,8 @@ Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e12)]
 
 
 def open_directory(path: Path, *, known: Known | None = None) -> Checkpoint:
-    """Opens a directory with config.json and safetensors; reads JSON files and headers only. Raises ModelError,
-    FileFormatError; what `known` raises comes first."""
+    """Opens a directory with config.json and safetensors; reads JSON files and headers, and a head stored beside the
+    embedding that it is said to be. Raises ModelError, FileFormatError; what `known` raises comes first."""
     whole = _json(path / "config.json")
     within = layout(whole)
     with _named(path / "config.json"):
@@ -47,6 +48,9 @@ def open_directory(path: Path, *, known: Known | None = None) -> Checkpoint:
     generation = _json(path / "generation_config.json", optional=True)
     settings = _json(path / "tokenizer_config.json", optional=True)
     config = _config(path, raw, generation, tensors)
+    if config["tie_word_embeddings"] and own_head(tensors):
+        config["tie_word_embeddings"] = False
+        notes += (f"{HEAD} differs from the embedding: it is the head, though config.json says they are tied",)
     named = declared_eos(path, settings)
     if named is not None and named not in config["eos_token_id"]:
         config["eos_token_id"].append(named)

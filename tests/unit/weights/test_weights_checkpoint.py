@@ -372,6 +372,24 @@ def test_what_a_config_leaves_out_is_its_familys(tmp_path: Path) -> None:
         assert config["num_key_value_heads"] == 2
 
 
+@pytest.mark.parametrize(
+    ("head", "tied"),
+    [
+        (None, True),
+        (("BF16", [10, 8], bytes(range(160))), True),
+        (("BF16", [10, 8], bytes(range(159)) + b"x"), False),
+        (("BF16", [9, 8], bytes(range(144))), False),  # refused with all else that has another shape
+        (("F16", [10, 8], bytes(range(160))), False),
+    ],
+)
+def test_a_head_that_differs_from_the_embedding_is_not_tied(tmp_path: Path, head: Any, tied: bool) -> None:
+    tensors = {**ONE, **({"lm_head.weight": head} if head else {})}
+    path = _directory(tmp_path / "m", {"tie_word_embeddings": True}, weights=safetensors_bytes(tensors))
+    checkpoint = open_checkpoint(path)
+    assert checkpoint.config["tie_word_embeddings"] is tied
+    assert ("lm_head.weight differs from the embedding" in " ".join(checkpoint.notes)) is not tied
+
+
 def test_template_in_tokenizer_config(tmp_path: Path) -> None:
     path = _directory(tmp_path / "m", weights=safetensors_bytes(ONE))
     for template in ("T", [{"name": "tool_use", "template": "U"}, {"name": "default", "template": "T"}]):
