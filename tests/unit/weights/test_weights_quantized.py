@@ -56,6 +56,28 @@ def test_numbers_are_the_codes_meaning(tmp_path: Path, kind: str) -> None:
     assert "quantization_config" not in checkpoint.config
 
 
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        ("gptq-v2", {"format": "gptq_v2"}),
+        ("gptq-v2", {"format": "GPTQ_V2", "checkpoint_format": "gptq_v2"}),
+        ("gptq", {"format": "gptq"}),
+        ("gptq", {}),
+        ("awq", {"format": "gemm"}),
+        ("awq", {"version": "GEMM", "format": "gemm"}),
+        ("awq", {}),
+    ],
+)
+def test_the_layout_is_named_by_either_key(tmp_path: Path, kind: str, keys: dict[str, str]) -> None:
+    made = write_quantized(tmp_path, kind)
+    file = made.directory / "config.json"
+    settings = json.loads(file.read_text())
+    stored = {k: v for k, v in settings["quantization_config"].items() if k not in ("version", "checkpoint_format")}
+    file.write_text(json.dumps({**settings, "quantization_config": {**stored, **keys}}))
+    for name, want in made.matrices.items():
+        np.testing.assert_array_equal(numbers(open_checkpoint(made.directory).tensors[name]), want)
+
+
 def test_tiles_of_rows_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Long matrices are read in tiles; none may shift or drop rows."""
     for kind in ("awq", "gptq", "gptq-act-order", "ct-w4a16-zeros", "ct-w8a8", "fp8"):
@@ -137,6 +159,17 @@ def stored(path: Path) -> dict[str, Any]:
         ({"quant_method": "awq", "bits": 8, "group_size": 128}, "bits: got 8, allowed: 4"),
         ({"quant_method": "awq", "bits": 4, "group_size": 16}, "group_size: got 16"),
         ({"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemv"}, "version: got 'gemv'"),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128, "format": "gemv"}, "format: got 'gemv'"),
+        (
+            {"quant_method": "awq", "bits": 4, "group_size": 128, "format": "gemm", "version": "gemv_fast"},
+            "version: got 'gemv_fast'",
+        ),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128, "backend": "llm-awq"}, "backend: got 'llm-awq'"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128, "format": "marlin"}, "format: got 'marlin'"),
+        (
+            {"quant_method": "gptq", "bits": 4, "group_size": 128, "format": "gptq", "checkpoint_format": "gptq_v2"},
+            "checkpoint_format: got 'gptq_v2', allowed: 'gptq', as format says",
+        ),
         ({"quant_method": "gptq", "bits": 3, "group_size": 128}, "bits: got 3"),
         ({"quant_method": "gptq", "bits": 4, "group_size": True}, "group_size: got True"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 128, "is_marlin_format": True}, "is_marlin_format"),
