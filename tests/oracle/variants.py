@@ -80,6 +80,7 @@ VARIANTS: Mapping[str, Variant] = {
     "llama": Variant(model_type="llama", family="llama", gguf="llama"),
     "llama-tied": Variant(model_type="llama", family="llama", config={"tie_word_embeddings": True}, gguf="llama"),
     "llama-own-head": Variant(model_type="llama", family="llama", said={"tie_word_embeddings": True}),
+    "llama-no-window": Variant(model_type="llama", family="llama", said={"sliding_window": 16}),
     "llama-bias": Variant(
         model_type="llama", family="llama", config={"attention_bias": True, "mlp_bias": True}, gguf="llama"
     ),

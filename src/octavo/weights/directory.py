@@ -15,7 +15,7 @@ import msgspec
 from octavo.errors import FileFormatError, ModelError, every
 from octavo.weights.composite import COMPOSITES, layout
 from octavo.weights.experts import split_experts
-from octavo.weights.family_defaults import COMMON, DEFAULTS
+from octavo.weights.family_defaults import COMMON, DEFAULTS, UNREAD
 from octavo.weights.front import declared_eos, directory_templates, directory_vocabulary
 from octavo.weights.safetensors import SafeTensor, SafetensorsFile
 from octavo.weights.tensors import Checkpoint, Known, Tensor
@@ -44,7 +44,8 @@ def open_directory(path: Path, *, known: Known | None = None) -> Checkpoint:
     tensors, notes = _tensors(path, found, raw.get("quantization_config"))
     with _named(path):
         tensors = within.renamed(tensors)
-    raw = within.with_head(whole, raw, tensors)
+    raw, unread = _read_by_family(within.with_head(whole, raw, tensors))
+    notes += unread
     generation = _json(path / "generation_config.json", optional=True)
     settings = _json(path / "tokenizer_config.json", optional=True)
     config = _config(path, raw, generation, tensors)
@@ -208,6 +209,13 @@ def _convert(path: Path, raw: Mapping[str, Any], kind: type[_T]) -> _T:
         return msgspec.convert(raw, kind)
     except (msgspec.ValidationError, OverflowError) as error:
         raise ModelError(f"{path}: {error}") from None
+
+
+def _read_by_family(raw: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Without the keys that mean nothing to its family, and a line for each that says something."""
+    unread = [key for key in UNREAD.get(str(raw.get("model_type")), ()) if raw.get(key) is not None]
+    notes = tuple(f"config.json: {key} not used: {raw['model_type']} models have no such thing" for key in unread)
+    return {key: value for key, value in raw.items() if key not in unread}, notes
 
 
 def _config(

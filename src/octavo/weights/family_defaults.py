@@ -1,6 +1,7 @@
 """What config.json means where it leaves a key out: files name only what differs from their family's class.
 
-One row a family, by model_type; keys that a file has win. Source: the configuration classes of the checkpoints.
+One row a family, by model_type; keys that a file has win, but those in UNREAD. Source: the configuration
+classes of the checkpoints.
 """
 
 from __future__ import annotations
@@ -64,3 +65,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "use_sliding_window": False,
     },
 }
+
+UNREAD: Mapping[str, tuple[str, ...]] = {"llama": ("sliding_window", "layer_types")}
+"""Keys that a family's class does not read: files that have them mean nothing by them. (A GGUF file under Llama's name
+may be a Mistral, and is not read here.)"""

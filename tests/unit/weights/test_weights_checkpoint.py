@@ -365,11 +365,23 @@ def test_rope_of_old_and_new_configs(tmp_path: Path) -> None:
 
 def test_what_a_config_leaves_out_is_its_familys(tmp_path: Path) -> None:
     window = {"sliding_window": 16, "num_key_value_heads": None}
-    for family, positions, used in (("qwen2", 32768, None), ("mistral", 131072, 16), ("llama", 2048, 16)):
+    for family, positions, used in (("qwen2", 32768, None), ("mistral", 131072, 16), ("llama", 2048, None)):
         path = _directory(tmp_path / family, {"model_type": family, **window}, weights=safetensors_bytes(ONE))
         config = open_checkpoint(path).config
         assert (config["max_position_embeddings"], config["sliding_window"]) == (positions, used)
         assert config["num_key_value_heads"] == 2
+
+
+def test_keys_that_mean_nothing_to_a_family_are_named(tmp_path: Path) -> None:
+    """transformers' Llama has no window, whatever its config says; Mistral has."""
+    window = {"sliding_window": 16, "layer_types": ["sliding_attention"]}
+    llama = open_checkpoint(_directory(tmp_path / "l", window, weights=safetensors_bytes(ONE)))
+    assert llama.config["sliding_window"] is None and "layer_types" not in llama.config
+    assert [note.partition(" not used")[0] for note in llama.notes] == [f"config.json: {key}" for key in window]
+    mistral = _directory(tmp_path / "m", {**window, "model_type": "mistral"}, weights=safetensors_bytes(ONE))
+    assert open_checkpoint(mistral).config["sliding_window"] == 16 and not open_checkpoint(mistral).notes
+    null = _directory(tmp_path / "n", {"sliding_window": None}, weights=safetensors_bytes(ONE))
+    assert not open_checkpoint(null).notes
 
 
 @pytest.mark.parametrize(
