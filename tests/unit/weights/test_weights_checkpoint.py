@@ -166,6 +166,20 @@ def test_a_rope_factor_without_a_type_is_linear(
     assert open_checkpoint(made).config["rope_scaling"] == want
 
 
+@pytest.mark.parametrize("name", ["rope_freqs.weight", "rope_factors_long.weight"])
+def test_a_rope_factor_beside_a_table_of_factors_is_refused(name: str, tmp_path: Path) -> None:
+    """llama.cpp applies both. A factor that does nothing is none."""
+    tables = [(each, (8,), 0, struct.pack("<8f", *range(1, 9))) for each in (name, "rope_factors_short.weight")]
+    for keys in ({}, {"factor": 0.0}, {"factor": 1.0, "type": "linear"}, {"factor": 4.0, "type": "none"}):
+        made = _made(
+            tmp_path, {f"llama.rope.scaling.{k}": v for k, v in keys.items()}, tensors=[*llama_tensors(), *tables]
+        )
+        assert open_checkpoint(made).config["rope_scaling"]["long_factor"] == list(range(1, 9))
+    for key in ("rope.scaling.factor", "rope.scale_linear"):
+        with pytest.raises(FileFormatError, match=rf"rope.scaling.factor: got 4.0, allowed: .* beside .*{name}"):
+            open_checkpoint(_made(tmp_path, {f"llama.{key}": 4.0}, tensors=[*llama_tensors(), *tables]))
+
+
 def _as(arch: str, **more: Any) -> dict[str, Any]:
     """The maker's metadata under another architecture's name, with `more` of its keys (a dot is written __)."""
     sizes = {f"{arch}.{key[6:]}": value for key, value in LLAMA.items() if key.startswith("llama.")}
@@ -215,6 +229,8 @@ def test_windows_of_gguf(tmp_path: Path, metadata: dict[str, Any], window: int |
         _as("gemma2", attention__scale=0.25),
         _as("llama", rope__scaling__yarn_ext_factor=0.0, rope__scaling__attn_factor=1.0),
         _as("llama", rope__scaling__type="yarn", rope__scaling__factor=4.0, rope__scaling__yarn_ext_factor=1.0),
+        _as("granite", rope__scaling__finetuned=True),
+        _as("llama", rope__scaling__finetuned=False),  # Granite's switch only
         _as("llama", logit_scale=1.0, attention__causal=True, use_parallel_residual=False),
     ],
 )
@@ -267,6 +283,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
             rope__scaling__yarn_attn_factor=0.75,
         ),
         "yarn_attn_factor: got 0.75, allowed: 1.0 or 0.569315, which follows from llama.rope.scaling.attn_factor = 0.5",
+    ),
+    "ropes switched off": (
+        _as("granite", rope__scaling__finetuned=False),
+        r"granite.rope.scaling.finetuned: got False, allowed: none or True \(this architecture is built with positions",
     ),
     "architecture": ({"general.architecture": "llama4x"}, r"'llama4x', allowed: .*llama, .*; did you mean llama\?"),
     "experts": ({"general.architecture": "qwen2", "qwen2.expert_count": 8}, "'qwen2' with experts"),
