@@ -227,7 +227,7 @@ def _config(
     filled = {**COMMON, **DEFAULTS.get(str(raw.get("model_type")), {}), **present}
     read = _convert(file, filled, _Config)
     said = _convert(path / "generation_config.json", generation, _Generation)
-    rope = read.rope_parameters or {}
+    rope = read.rope_scaling or read.rope_parameters or {}
     heads = read.num_attention_heads
     eos = read.eos_token_id if said.eos_token_id is None else said.eos_token_id
     config = dict(filled)
@@ -236,15 +236,17 @@ def _config(
         head_dim=read.head_dim or max(read.hidden_size // heads, 1),
         num_key_value_heads=read.num_key_value_heads or heads,
         rope_theta=_positive(file, rope, "rope_theta", read.rope_theta or 10_000.0),
-        rope_scaling=_scaling(read.rope_scaling or rope),
+        rope_scaling=_scaling(rope),
         attention_bias="model.layers.0.self_attn.q_proj.bias" in tensors,
         mlp_bias="model.layers.0.mlp.up_proj.bias" in tensors,
         sliding_window=read.sliding_window if read.use_sliding_window else None,
         bos_token_id=read.bos_token_id if said.bos_token_id is None else said.bos_token_id,
         eos_token_id=[eos] if isinstance(eos, int) else list(eos or ()),
     )
-    partial = read.partial_rotary_factor or _positive(file, rope, "partial_rotary_factor", 1.0)
+    partial = _positive(file, rope, "partial_rotary_factor", read.partial_rotary_factor or 1.0)
     config["partial_rotary_factor"] = partial if partial != 1.0 else None
+    if not any(isinstance(value, Mapping) for value in (read.rope_parameters or {}).values()):
+        config["rope_parameters"] = None  # one set, which the other keys hold by now
     for key in ("partial_rotary_factor", "rope_parameters"):
         if config[key] is None:
             del config[key]

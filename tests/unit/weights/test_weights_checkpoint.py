@@ -383,6 +383,27 @@ def test_rope_of_old_and_new_configs(tmp_path: Path) -> None:
         assert got["rope_theta"] == 5e5 and got["rope_scaling"] == {"rope_type": "llama3", "factor": 8.0}
 
 
+def test_older_rope_keys_go_before_newer_ones(tmp_path: Path) -> None:
+    """As in transformers, down to the places of theta and of the trained length."""
+    from octavo.models.positions import rope
+
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+    both = {"rope_parameters": {**yarn, "rope_theta": 7.0}, "rope_theta": 500.0}
+
+    def opened(**more: Any) -> dict[str, Any]:
+        return open_checkpoint(_directory(tmp_path / "m", {**both, **more}, weights=safetensors_bytes(ONE))).config
+
+    config = opened(rope_scaling={"type": "linear", "factor": 2.0})
+    assert config["rope_theta"] == 500.0 and config["rope_scaling"] == {"rope_type": "linear", "factor": 2.0}
+    assert rope(config, 16) == rope({"rope_theta": 500.0, "rope_scaling": {"type": "linear", "factor": 2.0}}, 16)
+    assert rope(opened(rope_scaling={"type": "default"}), 16).scaling is None
+    config = opened()
+    assert config["rope_theta"] == 7.0 and config["rope_scaling"] == yarn
+    for original, more in ((128, {}), (64, {"original_max_position_embeddings": 64})):
+        scaling: Any = rope(opened(**more), 16).scaling
+        assert scaling.original_len == original
+
+
 def test_what_a_config_leaves_out_is_its_familys(tmp_path: Path) -> None:
     window = {"sliding_window": 16, "num_key_value_heads": None}
     for family, positions, used in (("qwen2", 32768, None), ("mistral", 131072, 16), ("llama", 2048, None)):
