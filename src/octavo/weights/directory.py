@@ -15,7 +15,7 @@ import msgspec
 from octavo.errors import FileFormatError, ModelError, every
 from octavo.weights.composite import COMPOSITES, layout
 from octavo.weights.experts import split_experts
-from octavo.weights.family_defaults import COMMON, DEFAULTS, UNREAD
+from octavo.weights.family_defaults import COMMON, DEFAULTS, NULL, ROPE_TYPES, UNREAD
 from octavo.weights.front import declared_eos, directory_templates, directory_vocabulary
 from octavo.weights.safetensors import SafeTensor, SafetensorsFile
 from octavo.weights.tensors import Checkpoint, Known, Tensor
@@ -223,8 +223,9 @@ def _config(
 ) -> dict[str, Any]:
     """config.json with what it leaves to defaults filled in (see Checkpoint)."""
     file = path / "config.json"
-    present = {key: value for key, value in raw.items() if value is not None}
-    filled = {**COMMON, **DEFAULTS.get(str(raw.get("model_type")), {}), **present}
+    family = str(raw.get("model_type"))
+    present = {key: value for key, value in raw.items() if value is not None or key in NULL}
+    filled = {**COMMON, **DEFAULTS.get(family, {}), **present}
     read = _convert(file, filled, _Config)
     said = _convert(path / "generation_config.json", generation, _Generation)
     rope = read.rope_scaling or read.rope_parameters or {}
@@ -236,7 +237,7 @@ def _config(
         head_dim=read.head_dim or max(read.hidden_size // heads, 1),
         num_key_value_heads=read.num_key_value_heads or heads,
         rope_theta=_positive(file, rope, "rope_theta", read.rope_theta or 10_000.0),
-        rope_scaling=_scaling(rope),
+        rope_scaling=_scaling(rope, ROPE_TYPES.get(family, {})),
         attention_bias="model.layers.0.self_attn.q_proj.bias" in tensors,
         mlp_bias="model.layers.0.mlp.up_proj.bias" in tensors,
         sliding_window=read.sliding_window if read.use_sliding_window else None,
@@ -261,9 +262,10 @@ def _positive(file: Path, rope: Mapping[str, Any], key: str, default: float) -> 
     return float(value)
 
 
-def _scaling(scaling: Mapping[str, Any]) -> dict[str, Any] | None:
-    """rope_scaling with `rope_type` (older files say `type`); None where it changes nothing."""
+def _scaling(scaling: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any] | None:
+    """rope_scaling with `rope_type` (older files say `type`), renamed where `names` has it; None for a plain rope."""
     kind = scaling.get("rope_type", scaling.get("type", "default"))
+    kind = names.get(kind, kind) if isinstance(kind, str) else kind
     rest = {key: value for key, value in scaling.items() if key not in ("type", "rope_theta", "partial_rotary_factor")}
     return None if kind == "default" else {**rest, "rope_type": kind}
 

@@ -13,6 +13,7 @@ import pytest
 from octavo.errors import FileFormatError, ModelError
 from octavo.weights.checkpoint import SOURCES, open_checkpoint
 from tests.models_at_hand import smollm2
+from tests.recorded_defaults import RECORDED, SIZES
 from tests.unit.weights.gguf_maker import LLAMA, gguf_bytes, llama_tensors, write
 
 
@@ -441,6 +442,36 @@ def test_a_head_that_differs_from_the_embedding_is_not_tied(tmp_path: Path, head
     checkpoint = open_checkpoint(path)
     assert checkpoint.config["tie_word_embeddings"] is tied
     assert ("lm_head.weight differs from the embedding" in " ".join(checkpoint.notes)) is not tied
+
+
+@pytest.mark.parametrize("model_type", RECORDED)
+def test_keys_left_out_mean_what_transformers_takes(tmp_path: Path, model_type: str) -> None:
+    bare = {"model_type": model_type, **SIZES}
+    (tmp_path / "config.json").write_text(json.dumps(bare))
+    (tmp_path / "model.safetensors").write_bytes(safetensors_bytes(ONE))
+    config = open_checkpoint(tmp_path).config
+    for key in {key for row in RECORDED.values() for key in row}:
+        assert config.get(key) == RECORDED[model_type].get(key), key
+
+
+def test_null_is_no_window_and_no_cap(tmp_path: Path) -> None:
+    for family, keys in (("mistral", ["sliding_window"]), ("gemma2", ["attn_logit_softcapping", "sliding_window"])):
+        null = {"model_type": family, **dict.fromkeys(keys)}
+        config = open_checkpoint(_directory(tmp_path / family, null, weights=safetensors_bytes(ONE))).config
+        assert [config[key] for key in keys] == [None] * len(keys)
+
+
+def test_the_longrope_of_early_phi3_files(tmp_path: Path) -> None:
+    """They call it "su" or "yarn", and say the trained length outside of it or not at all."""
+    from octavo.models.positions import rope
+
+    factors = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    for kind in ("su", "yarn", "longrope"):
+        config = {"model_type": "phi3", "max_position_embeddings": 131072, "rope_scaling": {"type": kind, **factors}}
+        path = _directory(tmp_path / "m", config, weights=safetensors_bytes(ONE))
+        scaling: Any = rope(open_checkpoint(path).config, 16).scaling
+        assert (scaling.original_len, scaling.long) == (4096, (2.0,) * 8)
+        assert scaling.attention == pytest.approx((1 + np.log(32) / np.log(4096)) ** 0.5)
 
 
 def test_template_in_tokenizer_config(tmp_path: Path) -> None:
