@@ -266,3 +266,15 @@ def write_any(path: Path, tensors: Stored) -> None:
         blobs.append(data)
     text = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(blobs))
+
+
+def read_any(path: Path) -> dict[str, Any]:
+    """What write_any wrote."""
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    found = {}
+    for name, entry in json.loads(raw[8 : 8 + length]).items():
+        begin, end = entry["data_offsets"]
+        data = np.frombuffer(raw[8 + length + begin : 8 + length + end], CODES[entry["dtype"]])
+        found[name] = (entry["dtype"], data.reshape(entry["shape"]))
+    return found

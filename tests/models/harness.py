@@ -50,6 +50,7 @@ class MemoryTensor:
 
     source: str
     values: NDArray[np.float32]
+    damage: str = ""
 
     @property
     def shape(self) -> tuple[int, ...]:

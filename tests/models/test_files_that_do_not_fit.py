@@ -11,6 +11,7 @@ import pytest
 from octavo.config.args import EngineArgs
 from octavo.errors import ModelError, every
 from octavo.runner.loader import load_runner
+from tests.quantized_maker import read_any, write_any, write_quantized
 from tests.tiny import read_tensors, write_safetensors, write_tiny
 from tests.unit.weights.gguf_maker import LLAMA, gguf_bytes, llama_tensors, write
 
@@ -37,6 +38,26 @@ def test_a_directory(tmp_path: Path) -> None:
         "12 of another shape or type: model.layers.1-11.self_attn.q_proj.weight (got shape (60, 64), allowed: (64, 64)",
         "model.norm.weight (got shape (63,), allowed: (64,)",
         "11 not of this model: vision.layers.0-9.conv.weight, visual.proj.weight",
+    ):
+        assert words in said
+
+
+def test_a_quantised_directory(tmp_path: Path) -> None:
+    """Parts of quantised matrices are said with the rest: those alike together, by their matrix's name."""
+    path = write_quantized(tmp_path, "awq").directory
+    tensors = read_any(path / "model.safetensors")
+    for layer in range(3):
+        del tensors[f"model.layers.{layer}.self_attn.k_proj.scales"]
+    tensors["model.layers.2.mlp.up_proj.qzeros"] = ("I32", np.ones((2, 11)))
+    del tensors["model.layers.1.mlp.down_proj.qweight"], tensors["model.norm.weight"]
+    tensors["extra.weight"] = ("F32", np.zeros(3))
+    write_any(path / "model.safetensors", tensors)
+    said = _refusal(path)
+    for words in (
+        "2 missing: model.layers.1.mlp.down_proj.weight, model.norm.weight",
+        "4 damaged: model.layers.0-2.self_attn.k_proj.weight (scales: got none, allowed: one beside qweight), ",
+        "model.layers.2.mlp.up_proj.weight (qzeros: got shape [2, 11], allowed: [2, 12])",
+        "1 not of this model: extra.weight",
     ):
         assert words in said
 

@@ -104,6 +104,14 @@ def test_gemmas_gelu_is_its_approximation() -> None:
         build_program(config)
 
 
+@pytest.mark.parametrize("name", ["GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM"])
+def test_gemma_that_sees_what_follows_is_refused(name: str) -> None:
+    config = tiny_config(architectures=[name], hidden_act="gelu_pytorch_tanh")
+    build_program({**config, "use_bidirectional_attention": False})
+    with pytest.raises(ModelError, match="use_bidirectional_attention: got True, allowed: False"):
+        build_program({**config, "use_bidirectional_attention": True})
+
+
 def test_both_spellings_of_rope_agree() -> None:
     old = build_program(tiny_config(rope_theta=5000.0, rope_scaling=LLAMA3_ROPE))
     new = build_program(tiny_config(rope_parameters={**LLAMA3_ROPE, "rope_theta": 5000.0}))

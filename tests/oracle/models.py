@@ -43,21 +43,30 @@ def make(variant: Variant, directory: Path, *, dtype: str = "float32") -> Any:
         for value in model.parameters():
             value.copy_(value.to(kind).float())
     model.to(kind).save_pretrained(directory)
-    return model.float()
+    if not variant.said:
+        return model.float()
+    file = directory / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **variant.said}))
+    return opened(directory)
 
 
-def with_numbers(directory: Path, numbers: Mapping[str, NDArray[np.float32]], target: Path) -> Any:
-    """The transformers model of `directory` in float32, with other numbers; they are written to `target`."""
+def opened(directory: Path) -> Any:
+    """The transformers model of a directory, float32 and in evaluation mode. All its tensors must be there."""
     import transformers
 
-    config = {**json.loads((directory / "config.json").read_text()), "dtype": "float32"}
-    write_weights(target, config, numbers)
     made, missing = transformers.AutoModelForCausalLM.from_pretrained(
-        target, attn_implementation="eager", dtype="float32", output_loading_info=True
+        directory, attn_implementation="eager", dtype="float32", output_loading_info=True
     )
     wrong = {what: names for what, names in missing.items() if names}
     assert not wrong, wrong
     return made.eval()
+
+
+def with_numbers(directory: Path, numbers: Mapping[str, NDArray[np.float32]], target: Path) -> Any:
+    """The transformers model of `directory` in float32, with other numbers; they are written to `target`."""
+    config = {**json.loads((directory / "config.json").read_text()), "dtype": "float32"}
+    write_weights(target, config, numbers)
+    return opened(target)
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:

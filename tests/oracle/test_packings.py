@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from octavo.weights.checkpoint import open_checkpoint
-from tests.quantized_maker import CODES, write_quantized
-from tests.unit.weights.test_weights_quantized import numbers, stored
+from tests.quantized_maker import CODES, read_any, write_quantized
+from tests.unit.weights.test_weights_quantized import numbers
 
 torch: Any = pytest.importorskip("torch", reason="the oracle extra is not installed: torch")
 
@@ -20,7 +20,7 @@ def test_compressed_tensors_unpacks_the_same(tmp_path: Path, kind: str) -> None:
     reason = "the compressed-tensors package is the oracle and is not installed"
     helpers: Any = pytest.importorskip("compressed_tensors.compressors.pack_quantized.helpers", reason=reason)
     made = write_quantized(tmp_path, kind)
-    raw = {name: value for name, (_, value) in stored(made.directory / "model.safetensors").items()}
+    raw = {name: value for name, (_, value) in read_any(made.directory / "model.safetensors").items()}
     bits = 8 if kind == "ct-w8a16" else 4
     checkpoint = open_checkpoint(made.directory)
     for name, want in made.matrices.items():
@@ -44,7 +44,7 @@ def test_transformers_dequantises_fp8_the_same(tmp_path: Path, kind: str) -> Non
     if not hasattr(module, "Fp8Dequantize"):
         pytest.skip("this transformers dequantises elsewhere")
     made = write_quantized(tmp_path, kind, hidden_size=96, intermediate_size=192)  # it wants whole blocks of 48
-    raw = stored(made.directory / "model.safetensors")
+    raw = read_any(made.directory / "model.safetensors")
     checkpoint = open_checkpoint(made.directory)
     leaf = "weight_scale" if kind == "fp8" else "weight_scale_inv"
     for name in made.matrices:

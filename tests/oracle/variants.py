@@ -35,6 +35,8 @@ class Variant:
     family: str
     """The row of docs/models.md it belongs to."""
     config: Mapping[str, Any] = field(default_factory=dict)
+    said: Mapping[str, Any] = field(default_factory=dict)
+    """Keys that the saved config.json has instead: files do not always hold what their config says."""
     lengths: tuple[int, ...] = (40, 200, 700)
     """Prompt lengths compared; every position's logits are."""
     max_len: int = 1024
@@ -77,6 +79,8 @@ LONGROPE: Mapping[str, Any] = {
 VARIANTS: Mapping[str, Variant] = {
     "llama": Variant(model_type="llama", family="llama", gguf="llama"),
     "llama-tied": Variant(model_type="llama", family="llama", config={"tie_word_embeddings": True}, gguf="llama"),
+    "llama-own-head": Variant(model_type="llama", family="llama", said={"tie_word_embeddings": True}),
+    "llama-no-window": Variant(model_type="llama", family="llama", said={"sliding_window": 16}),
     "llama-bias": Variant(
         model_type="llama", family="llama", config={"attention_bias": True, "mlp_bias": True}, gguf="llama"
     ),

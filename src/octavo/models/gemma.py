@@ -33,6 +33,7 @@ class GemmaForCausalLM:
     def __init__(self, b: Build, config: Config) -> None:
         fields.activation(config, "gelu_tanh", "gelu")  # early files say gelu and mean its approximation
         fields.unknown_bias(config, "mlp_bias")
+        fields.only(config, "use_bidirectional_attention", False)
         fields.full_attention_only(config)
         width = fields.integer(config, "hidden_size")
         vocab = fields.integer(config, "vocab_size")

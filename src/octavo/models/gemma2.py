@@ -36,6 +36,7 @@ class Gemma2DecoderLayer:
 class Gemma2ForCausalLM:
     def __init__(self, b: Build, config: Config) -> None:
         fields.unknown_bias(config, "mlp_bias")
+        fields.only(config, "use_bidirectional_attention", False)
         width = fields.integer(config, "hidden_size")
         vocab = fields.integer(config, "vocab_size")
         heads, kv_heads, head_dim = fields.heads(config, width)

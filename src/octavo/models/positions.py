@@ -1,4 +1,7 @@
-"""Reading a config's rope: `rope_parameters`, or the older `rope_theta` and `rope_scaling`. One row a kind in KINDS."""
+"""Reading a config's rope: `rope_parameters`, or the older `rope_theta` and `rope_scaling`. One row a kind in KINDS.
+
+A config that has both means the older ones. Source: transformers 5, `convert_rope_params_to_dict`.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +44,9 @@ class Found(NamedTuple):
         return integer(self.config, "max_position_embeddings", most=1 << 21)
 
     def original(self, default: int | None = None) -> int:
-        """original_max_position_embeddings, from either place."""
+        """original_max_position_embeddings: the config's own goes before that of the parameters."""
         key = "original_max_position_embeddings"
-        return integer(self.parameters, key, self.config.get(key) or default, most=1 << 21)
+        return integer(self.config, key, self.parameters.get(key) or default, most=1 << 21)
 
 
 def rope(config: Config, head_dim: int, *, parameters: Mapping[str, Any] | None = None) -> RopeSpec:
@@ -51,7 +54,7 @@ def rope(config: Config, head_dim: int, *, parameters: Mapping[str, Any] | None 
 
     Raises ModelError.
     """
-    found = parameters or config.get("rope_parameters") or config.get("rope_scaling") or {}
+    found = parameters or config.get("rope_scaling") or config.get("rope_parameters") or {}
     if not isinstance(found, Mapping):
         raise refuse("rope_parameters", found, "a table of parameters")
     for key, value in found.items():

@@ -26,6 +26,10 @@ class SourceTensor(Protocol):
     @property
     def shape(self) -> tuple[int, ...]: ...
 
+    @property
+    def damage(self) -> str:
+        """Why it cannot be read; empty for one that can."""
+
     def read(self) -> NDArray[np.uint8]:
         """The row-major bytes."""
 
@@ -40,8 +44,8 @@ class Formats(Struct, frozen=True):
 def choose_formats(program: Program, tensors: Mapping[str, SourceTensor], wishes: Wishes) -> Formats:
     """Formats for every linear of `program`.
 
-    Raises ModelError that names every tensor that is missing, has another shape, is of a type that cannot be served or
-    is none of this model's; ConfigError where --quantization is asked for a checkpoint that has no float linear left to
+    Raises ModelError that names every tensor that is missing, damaged, of another shape, of a type not served
+    or none of this model's; ConfigError where --quantization is asked for a checkpoint that has no float linear left to
     quantise.
     """
     _check(program, tensors)
@@ -85,12 +89,15 @@ def _check(program: Program, tensors: Mapping[str, SourceTensor]) -> None:
     """Every tensor that the model wants is there, with its shape, and no other: or all that differs, at once."""
     missing: list[str] = []
     differ: dict[str, list[str]] = defaultdict(list)
+    damaged: dict[str, list[str]] = defaultdict(list)
     for weight in program.weights.values():
         for part in weight.stored(tensors):
             tensor = tensors.get(part.tensor)
             wanted = (part.rows,) if weight.kind == "vec" else (part.rows, weight.k)
             if tensor is None:
                 missing.append(part.tensor)
+            elif tensor.damage:
+                damaged[tensor.damage].append(part.tensor)
             elif tuple(tensor.shape) != wanted:
                 differ[f"got shape {tuple(tensor.shape)}, allowed: {wanted}, from the config"].append(part.tensor)
             elif weight.kind == "vec" and tensor.source not in FLOATS:
@@ -101,10 +108,13 @@ def _check(program: Program, tensors: Mapping[str, SourceTensor]) -> None:
         f"{count} {what}: {names}"
         for count, what, names in (
             (len(missing), "missing", every(missing)),
-            (
-                sum(map(len, differ.values())),
-                "of another shape or type",
-                ", ".join(f"{every(names)} ({why})" for why, names in differ.items()),
+            *(
+                (
+                    sum(map(len, rows.values())),
+                    what,
+                    ", ".join(f"{every(names)} ({why})" for why, names in rows.items()),
+                )
+                for what, rows in (("of another shape or type", differ), ("damaged", damaged))
             ),
             (len(extra), "not of this model", every(extra)),
         )

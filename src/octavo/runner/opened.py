@@ -9,8 +9,8 @@ from octavo.weights.checkpoint import Checkpoint, open_checkpoint
 
 
 def open_model(path: str | Path) -> Checkpoint:
-    """`open_checkpoint` that knows the architectures of models/registry.py. Reads headers only; loads NumPy only for a
-    directory with a quantization_config.
+    """`open_checkpoint` that knows the architectures of models/registry.py. Reads no weights (but a head stored
+    beside the embedding that it is said to be); loads NumPy only for a directory with a quantization_config.
 
     Raises ModelError (an unknown architecture before anything else of the files is judged) and FileFormatError.
     """

@@ -12,7 +12,8 @@ from octavo.weights.tensors import Tensor as Tensor
 
 
 def open_checkpoint(path: str | Path, *, known: Known | None = None) -> Checkpoint:
-    """Opens a .gguf file or a Hugging Face directory; reads headers only.
+    """Opens a .gguf file or a Hugging Face directory; reads headers (and tied.py's two tensors, where both are
+    stored).
 
     `known` is asked about a directory's config.json before its keys and tensors are judged: those of an architecture
     that nobody knows say nothing. (A GGUF file's names are in gguf_architectures.py.)

@@ -15,10 +15,11 @@ import msgspec
 from octavo.errors import FileFormatError, ModelError, every
 from octavo.weights.composite import COMPOSITES, layout
 from octavo.weights.experts import split_experts
-from octavo.weights.family_defaults import COMMON, DEFAULTS
+from octavo.weights.family_defaults import COMMON, DEFAULTS, NULL, ROPE_TYPES, UNREAD
 from octavo.weights.front import declared_eos, directory_templates, directory_vocabulary
 from octavo.weights.safetensors import SafeTensor, SafetensorsFile
 from octavo.weights.tensors import Checkpoint, Known, Tensor
+from octavo.weights.tied import HEAD, own_head
 
 MAX_JSON = 64_000_000
 INDEX = "model.safetensors.index.json"
@@ -30,8 +31,8 @@ Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e12)]
 
 
 def open_directory(path: Path, *, known: Known | None = None) -> Checkpoint:
-    """Opens a directory with config.json and safetensors; reads JSON files and headers only. Raises ModelError,
-    FileFormatError; what `known` raises comes first."""
+    """Opens a directory with config.json and safetensors; reads JSON files and headers, and a head stored beside the
+    embedding that it is said to be. Raises ModelError, FileFormatError; what `known` raises comes first."""
     whole = _json(path / "config.json")
     within = layout(whole)
     with _named(path / "config.json"):
@@ -43,10 +44,14 @@ def open_directory(path: Path, *, known: Known | None = None) -> Checkpoint:
     tensors, notes = _tensors(path, found, raw.get("quantization_config"))
     with _named(path):
         tensors = within.renamed(tensors)
-    raw = within.with_head(whole, raw, tensors)
+    raw, unread = _read_by_family(within.with_head(whole, raw, tensors))
+    notes += unread
     generation = _json(path / "generation_config.json", optional=True)
     settings = _json(path / "tokenizer_config.json", optional=True)
     config = _config(path, raw, generation, tensors)
+    if config["tie_word_embeddings"] and own_head(tensors):
+        config["tie_word_embeddings"] = False
+        notes += (f"{HEAD} differs from the embedding: it is the head, though config.json says they are tied",)
     named = declared_eos(path, settings)
     if named is not None and named not in config["eos_token_id"]:
         config["eos_token_id"].append(named)
@@ -206,16 +211,24 @@ def _convert(path: Path, raw: Mapping[str, Any], kind: type[_T]) -> _T:
         raise ModelError(f"{path}: {error}") from None
 
 
+def _read_by_family(raw: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Without the keys that mean nothing to its family, and a line for each that says something."""
+    unread = [key for key in UNREAD.get(str(raw.get("model_type")), ()) if raw.get(key) is not None]
+    notes = tuple(f"config.json: {key} not used: {raw['model_type']} models have no such thing" for key in unread)
+    return {key: value for key, value in raw.items() if key not in unread}, notes
+
+
 def _config(
     path: Path, raw: Mapping[str, Any], generation: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> dict[str, Any]:
     """config.json with what it leaves to defaults filled in (see Checkpoint)."""
     file = path / "config.json"
-    present = {key: value for key, value in raw.items() if value is not None}
-    filled = {**COMMON, **DEFAULTS.get(str(raw.get("model_type")), {}), **present}
+    family = str(raw.get("model_type"))
+    present = {key: value for key, value in raw.items() if value is not None or key in NULL}
+    filled = {**COMMON, **DEFAULTS.get(family, {}), **present}
     read = _convert(file, filled, _Config)
     said = _convert(path / "generation_config.json", generation, _Generation)
-    rope = read.rope_parameters or {}
+    rope = read.rope_scaling or read.rope_parameters or {}
     heads = read.num_attention_heads
     eos = read.eos_token_id if said.eos_token_id is None else said.eos_token_id
     config = dict(filled)
@@ -224,15 +237,17 @@ def _config(
         head_dim=read.head_dim or max(read.hidden_size // heads, 1),
         num_key_value_heads=read.num_key_value_heads or heads,
         rope_theta=_positive(file, rope, "rope_theta", read.rope_theta or 10_000.0),
-        rope_scaling=_scaling(read.rope_scaling or rope),
+        rope_scaling=_scaling(rope, ROPE_TYPES.get(family, {})),
         attention_bias="model.layers.0.self_attn.q_proj.bias" in tensors,
         mlp_bias="model.layers.0.mlp.up_proj.bias" in tensors,
         sliding_window=read.sliding_window if read.use_sliding_window else None,
         bos_token_id=read.bos_token_id if said.bos_token_id is None else said.bos_token_id,
         eos_token_id=[eos] if isinstance(eos, int) else list(eos or ()),
     )
-    partial = read.partial_rotary_factor or _positive(file, rope, "partial_rotary_factor", 1.0)
+    partial = _positive(file, rope, "partial_rotary_factor", read.partial_rotary_factor or 1.0)
     config["partial_rotary_factor"] = partial if partial != 1.0 else None
+    if not any(isinstance(value, Mapping) for value in (read.rope_parameters or {}).values()):
+        config["rope_parameters"] = None  # one set, which the other keys hold by now
     for key in ("partial_rotary_factor", "rope_parameters"):
         if config[key] is None:
             del config[key]
@@ -247,9 +262,10 @@ def _positive(file: Path, rope: Mapping[str, Any], key: str, default: float) -> 
     return float(value)
 
 
-def _scaling(scaling: Mapping[str, Any]) -> dict[str, Any] | None:
-    """rope_scaling with `rope_type` (older files say `type`); None where it changes nothing."""
+def _scaling(scaling: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any] | None:
+    """rope_scaling with `rope_type` (older files say `type`), renamed where `names` has it; None for a plain rope."""
     kind = scaling.get("rope_type", scaling.get("type", "default"))
+    kind = names.get(kind, kind) if isinstance(kind, str) else kind
     rest = {key: value for key, value in scaling.items() if key not in ("type", "rope_theta", "partial_rotary_factor")}
     return None if kind == "default" else {**rest, "rope_type": kind}
 

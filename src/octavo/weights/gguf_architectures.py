@@ -134,6 +134,10 @@ def _query_scalar(meta: Metadata, *, whole: int) -> int:
 
 
 def _granite(meta: Metadata) -> dict[str, Any]:
+    """`finetuned` is llama.cpp's switch of the ropes of these families; elsewhere it says nothing."""
+    key = ".rope.scaling.finetuned"
+    if not meta.get(key, bool, True):
+        meta.fail(key, False, "none or True (this architecture is built with positions that turn)")
     return {
         "embedding_multiplier": meta.get(".embedding_scale", float, 1.0),
         "residual_multiplier": meta.get(".residual_scale", float, 1.0),

@@ -12,6 +12,11 @@ from octavo.weights.gguf_metadata import Metadata
 def rope_scaling(meta: Metadata, rotary: int) -> dict[str, Any] | None:
     """None where positions are not stretched; `rotary` columns of a head turn. Raises FileFormatError."""
     tensors = meta.file.tensors
+    kind, factor = _stretch(meta)
+    for beside in ("rope_freqs.weight", "rope_factors_long.weight"):
+        if beside in tensors and kind != "none" and factor not in (0.0, 1.0):
+            # llama.cpp applies both; no file that means it is known.
+            meta.fail(".rope.scaling.factor", factor, f"none or 0.0 or 1.0 beside the factors of {beside}")
     if "rope_freqs.weight" in tensors:
         return _llama3(meta, _factors(meta, "rope_freqs.weight", rotary), rotary)
     scaling: dict[str, Any] = {}
@@ -27,11 +32,6 @@ def rope_scaling(meta: Metadata, rotary: int) -> dict[str, Any] | None:
             "short_factor": list(_factors(meta, "rope_factors_short.weight", rotary)),
             "long_factor": list(_factors(meta, "rope_factors_long.weight", rotary)),
         }
-    # llama.cpp's readings of what is left out: a factor without a type is linear, one of 0 is none.
-    kind = meta.get(".rope.scaling.type", str, "linear")
-    factor = meta.get(".rope.scaling.factor", float, meta.get(".rope.scale_linear", float, 1.0))
-    if factor < 0:
-        meta.fail(".rope.scaling.factor", factor, "a number from 0 on")
     if kind == "none" or factor in (0.0, 1.0):
         return None
     scaling |= {"rope_type": kind, "factor": factor}
@@ -42,6 +42,16 @@ def rope_scaling(meta: Metadata, rotary: int) -> dict[str, Any] | None:
         if attention is not None:
             scaling["attention_factor"] = attention
     return scaling
+
+
+def _stretch(meta: Metadata) -> tuple[str, float]:
+    """Type and factor in llama.cpp's readings of what is left out: a factor without a type is linear, one of 0 is
+    none."""
+    kind: str = meta.get(".rope.scaling.type", str, "linear")
+    factor: float = meta.get(".rope.scaling.factor", float, meta.get(".rope.scale_linear", float, 1.0))
+    if factor < 0:
+        meta.fail(".rope.scaling.factor", factor, "a number from 0 on")
+    return kind, factor
 
 
 def _yarn_attention(meta: Metadata, factor: float) -> float | None:

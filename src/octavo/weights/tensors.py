@@ -52,6 +52,9 @@ class Tensor:
     load: Callable[[], bytes | memoryview] = field(repr=False, compare=False)
     stored: int | None = None
     """Bytes of a source that is no row of SOURCES: a matrix packed for the kernels, "packed.<execution format>"."""
+    damage: str = ""
+    """Why its stored parts are no matrix; said with all else that is wrong with the files, not when they are opened.
+    Such a tensor has no source and no shape, and `load` raises."""
 
     @property
     def nbytes(self) -> int:

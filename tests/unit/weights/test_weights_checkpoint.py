@@ -13,6 +13,7 @@ import pytest
 from octavo.errors import FileFormatError, ModelError
 from octavo.weights.checkpoint import SOURCES, open_checkpoint
 from tests.models_at_hand import smollm2
+from tests.recorded_defaults import RECORDED, SIZES
 from tests.unit.weights.gguf_maker import LLAMA, gguf_bytes, llama_tensors, write
 
 
@@ -166,6 +167,20 @@ def test_a_rope_factor_without_a_type_is_linear(
     assert open_checkpoint(made).config["rope_scaling"] == want
 
 
+@pytest.mark.parametrize("name", ["rope_freqs.weight", "rope_factors_long.weight"])
+def test_a_rope_factor_beside_a_table_of_factors_is_refused(name: str, tmp_path: Path) -> None:
+    """llama.cpp applies both. A factor that does nothing is none."""
+    tables = [(each, (8,), 0, struct.pack("<8f", *range(1, 9))) for each in (name, "rope_factors_short.weight")]
+    for keys in ({}, {"factor": 0.0}, {"factor": 1.0, "type": "linear"}, {"factor": 4.0, "type": "none"}):
+        made = _made(
+            tmp_path, {f"llama.rope.scaling.{k}": v for k, v in keys.items()}, tensors=[*llama_tensors(), *tables]
+        )
+        assert open_checkpoint(made).config["rope_scaling"]["long_factor"] == list(range(1, 9))
+    for key in ("rope.scaling.factor", "rope.scale_linear"):
+        with pytest.raises(FileFormatError, match=rf"rope.scaling.factor: got 4.0, allowed: .* beside .*{name}"):
+            open_checkpoint(_made(tmp_path, {f"llama.{key}": 4.0}, tensors=[*llama_tensors(), *tables]))
+
+
 def _as(arch: str, **more: Any) -> dict[str, Any]:
     """The maker's metadata under another architecture's name, with `more` of its keys (a dot is written __)."""
     sizes = {f"{arch}.{key[6:]}": value for key, value in LLAMA.items() if key.startswith("llama.")}
@@ -215,6 +230,8 @@ def test_windows_of_gguf(tmp_path: Path, metadata: dict[str, Any], window: int |
         _as("gemma2", attention__scale=0.25),
         _as("llama", rope__scaling__yarn_ext_factor=0.0, rope__scaling__attn_factor=1.0),
         _as("llama", rope__scaling__type="yarn", rope__scaling__factor=4.0, rope__scaling__yarn_ext_factor=1.0),
+        _as("granite", rope__scaling__finetuned=True),
+        _as("llama", rope__scaling__finetuned=False),  # Granite's switch only
         _as("llama", logit_scale=1.0, attention__causal=True, use_parallel_residual=False),
     ],
 )
@@ -267,6 +284,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
             rope__scaling__yarn_attn_factor=0.75,
         ),
         "yarn_attn_factor: got 0.75, allowed: 1.0 or 0.569315, which follows from llama.rope.scaling.attn_factor = 0.5",
+    ),
+    "ropes switched off": (
+        _as("granite", rope__scaling__finetuned=False),
+        r"granite.rope.scaling.finetuned: got False, allowed: none or True \(this architecture is built with positions",
     ),
     "architecture": ({"general.architecture": "llama4x"}, r"'llama4x', allowed: .*llama, .*; did you mean llama\?"),
     "experts": ({"general.architecture": "qwen2", "qwen2.expert_count": 8}, "'qwen2' with experts"),
@@ -363,13 +384,94 @@ def test_rope_of_old_and_new_configs(tmp_path: Path) -> None:
         assert got["rope_theta"] == 5e5 and got["rope_scaling"] == {"rope_type": "llama3", "factor": 8.0}
 
 
+def test_older_rope_keys_go_before_newer_ones(tmp_path: Path) -> None:
+    """As in transformers, down to the places of theta and of the trained length."""
+    from octavo.models.positions import rope
+
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+    both = {"rope_parameters": {**yarn, "rope_theta": 7.0}, "rope_theta": 500.0}
+
+    def opened(**more: Any) -> dict[str, Any]:
+        return open_checkpoint(_directory(tmp_path / "m", {**both, **more}, weights=safetensors_bytes(ONE))).config
+
+    config = opened(rope_scaling={"type": "linear", "factor": 2.0})
+    assert config["rope_theta"] == 500.0 and config["rope_scaling"] == {"rope_type": "linear", "factor": 2.0}
+    assert rope(config, 16) == rope({"rope_theta": 500.0, "rope_scaling": {"type": "linear", "factor": 2.0}}, 16)
+    assert rope(opened(rope_scaling={"type": "default"}), 16).scaling is None
+    config = opened()
+    assert config["rope_theta"] == 7.0 and config["rope_scaling"] == yarn
+    for original, more in ((128, {}), (64, {"original_max_position_embeddings": 64})):
+        scaling: Any = rope(opened(**more), 16).scaling
+        assert scaling.original_len == original
+
+
 def test_what_a_config_leaves_out_is_its_familys(tmp_path: Path) -> None:
     window = {"sliding_window": 16, "num_key_value_heads": None}
-    for family, positions, used in (("qwen2", 32768, None), ("mistral", 131072, 16), ("llama", 2048, 16)):
+    for family, positions, used in (("qwen2", 32768, None), ("mistral", 131072, 16), ("llama", 2048, None)):
         path = _directory(tmp_path / family, {"model_type": family, **window}, weights=safetensors_bytes(ONE))
         config = open_checkpoint(path).config
         assert (config["max_position_embeddings"], config["sliding_window"]) == (positions, used)
         assert config["num_key_value_heads"] == 2
+
+
+def test_keys_that_mean_nothing_to_a_family_are_named(tmp_path: Path) -> None:
+    """transformers' Llama has no window, whatever its config says; Mistral has."""
+    window = {"sliding_window": 16, "layer_types": ["sliding_attention"]}
+    llama = open_checkpoint(_directory(tmp_path / "l", window, weights=safetensors_bytes(ONE)))
+    assert llama.config["sliding_window"] is None and "layer_types" not in llama.config
+    assert [note.partition(" not used")[0] for note in llama.notes] == [f"config.json: {key}" for key in window]
+    mistral = _directory(tmp_path / "m", {**window, "model_type": "mistral"}, weights=safetensors_bytes(ONE))
+    assert open_checkpoint(mistral).config["sliding_window"] == 16 and not open_checkpoint(mistral).notes
+    null = _directory(tmp_path / "n", {"sliding_window": None}, weights=safetensors_bytes(ONE))
+    assert not open_checkpoint(null).notes
+
+
+@pytest.mark.parametrize(
+    ("head", "tied"),
+    [
+        (None, True),
+        (("BF16", [10, 8], bytes(range(160))), True),
+        (("BF16", [10, 8], bytes(range(159)) + b"x"), False),
+        (("BF16", [9, 8], bytes(range(144))), False),  # refused with all else that has another shape
+        (("F16", [10, 8], bytes(range(160))), False),
+    ],
+)
+def test_a_head_that_differs_from_the_embedding_is_not_tied(tmp_path: Path, head: Any, tied: bool) -> None:
+    tensors = {**ONE, **({"lm_head.weight": head} if head else {})}
+    path = _directory(tmp_path / "m", {"tie_word_embeddings": True}, weights=safetensors_bytes(tensors))
+    checkpoint = open_checkpoint(path)
+    assert checkpoint.config["tie_word_embeddings"] is tied
+    assert ("lm_head.weight differs from the embedding" in " ".join(checkpoint.notes)) is not tied
+
+
+@pytest.mark.parametrize("model_type", RECORDED)
+def test_keys_left_out_mean_what_transformers_takes(tmp_path: Path, model_type: str) -> None:
+    bare = {"model_type": model_type, **SIZES}
+    (tmp_path / "config.json").write_text(json.dumps(bare))
+    (tmp_path / "model.safetensors").write_bytes(safetensors_bytes(ONE))
+    config = open_checkpoint(tmp_path).config
+    for key in {key for row in RECORDED.values() for key in row}:
+        assert config.get(key) == RECORDED[model_type].get(key), key
+
+
+def test_null_is_no_window_and_no_cap(tmp_path: Path) -> None:
+    for family, keys in (("mistral", ["sliding_window"]), ("gemma2", ["attn_logit_softcapping", "sliding_window"])):
+        null = {"model_type": family, **dict.fromkeys(keys)}
+        config = open_checkpoint(_directory(tmp_path / family, null, weights=safetensors_bytes(ONE))).config
+        assert [config[key] for key in keys] == [None] * len(keys)
+
+
+def test_the_longrope_of_early_phi3_files(tmp_path: Path) -> None:
+    """They call it "su" or "yarn", and say the trained length outside of it or not at all."""
+    from octavo.models.positions import rope
+
+    factors = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    for kind in ("su", "yarn", "longrope"):
+        config = {"model_type": "phi3", "max_position_embeddings": 131072, "rope_scaling": {"type": kind, **factors}}
+        path = _directory(tmp_path / "m", config, weights=safetensors_bytes(ONE))
+        scaling: Any = rope(open_checkpoint(path).config, 16).scaling
+        assert (scaling.original_len, scaling.long) == (4096, (2.0,) * 8)
+        assert scaling.attention == pytest.approx((1 + np.log(32) / np.log(4096)) ** 0.5)
 
 
 def test_template_in_tokenizer_config(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from octavo.weights.checkpoint import open_checkpoint
-from tests.quantized_maker import CODES, write_any, write_quantized
-from tests.unit.weights.test_weights_quantized import numbers, stored
+from tests.quantized_maker import CODES, read_any, write_any, write_quantized
+from tests.unit.weights.test_weights_quantized import numbers
 
 PACKINGS = json.loads((Path(__file__).parents[2] / "data" / "packings.json").read_text())
 KINDS = [name for name in PACKINGS if name != "versions"]
@@ -30,9 +30,9 @@ def read(tensor: dict[str, Any]) -> NDArray[Any]:
 def test_what_the_packages_packed(tmp_path: Path, kind: str) -> None:
     made = write_quantized(tmp_path, kind)
     path = made.directory / "model.safetensors"
-    tensors = {name: value for name, value in stored(path).items() if not name.startswith(MODULE)}
+    tensors = {name: value for name, value in read_any(path).items() if not name.startswith(MODULE)}
     theirs = {f"{MODULE}.{leaf}": (t["type"], read(t)) for leaf, t in PACKINGS[kind]["tensors"].items()}
-    assert {*tensors, *theirs} == {*stored(path)}, "the same tensors as the test's own writer"
+    assert {*tensors, *theirs} == {*read_any(path)}, "the same tensors as the test's own writer"
     write_any(path, {**tensors, **theirs})
     drawn = {name: read(value).astype(np.float32) for name, value in PACKINGS[kind]["drawn"].items()}
     of = drawn["groups"].astype(int)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from octavo.errors import ModelError
 from octavo.weights.checkpoint import Tensor, open_checkpoint
-from tests.quantized_maker import CODES, KINDS, write_any, write_quantized
+from tests.quantized_maker import CODES, KINDS, read_any, write_any, write_quantized
 from tests.tiny import write_tiny
 
 
@@ -54,6 +54,28 @@ def test_numbers_are_the_codes_meaning(tmp_path: Path, kind: str) -> None:
     assert {t.source for name, t in checkpoint.tensors.items() if name not in made.matrices} == {"f32"}
     assert len(checkpoint.notes) == 1 and "21 tensors" in checkpoint.notes[0]
     assert "quantization_config" not in checkpoint.config
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        ("gptq-v2", {"format": "gptq_v2"}),
+        ("gptq-v2", {"format": "GPTQ_V2", "checkpoint_format": "gptq_v2"}),
+        ("gptq", {"format": "gptq"}),
+        ("gptq", {}),
+        ("awq", {"format": "gemm"}),
+        ("awq", {"version": "GEMM", "format": "gemm"}),
+        ("awq", {}),
+    ],
+)
+def test_the_layout_is_named_by_either_key(tmp_path: Path, kind: str, keys: dict[str, str]) -> None:
+    made = write_quantized(tmp_path, kind)
+    file = made.directory / "config.json"
+    settings = json.loads(file.read_text())
+    stored = {k: v for k, v in settings["quantization_config"].items() if k not in ("version", "checkpoint_format")}
+    file.write_text(json.dumps({**settings, "quantization_config": {**stored, **keys}}))
+    for name, want in made.matrices.items():
+        np.testing.assert_array_equal(numbers(open_checkpoint(made.directory).tensors[name]), want)
 
 
 def test_tiles_of_rows_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,22 +132,11 @@ LIES: dict[str, tuple[str, Edit, str]] = {
 def test_lies_are_refused_by_name(tmp_path: Path, lie: str) -> None:
     kind, edits, says = LIES[lie]
     made = write_quantized(tmp_path, kind)
-    tensors = stored(made.directory / "model.safetensors")
+    tensors = read_any(made.directory / "model.safetensors")
     tensors = {name: value for name, value in {**tensors, **edits}.items() if value is not None}
     write_any(made.directory / "model.safetensors", tensors)
     with pytest.raises(ModelError, match=says):
-        open_checkpoint(made.directory).tensors[f"{LAYER}.weight"].read()
-
-
-def stored(path: Path) -> dict[str, Any]:
-    raw = path.read_bytes()
-    length = int.from_bytes(raw[:8], "little")
-    found = {}
-    for name, entry in json.loads(raw[8 : 8 + length]).items():
-        begin, end = entry["data_offsets"]
-        data = np.frombuffer(raw[8 + length + begin : 8 + length + end], CODES[entry["dtype"]])
-        found[name] = (entry["dtype"], data.reshape(entry["shape"]))
-    return found
+        open_checkpoint(made.directory).tensors[f"{next(iter(edits)).rpartition('.')[0]}.weight"].read()
 
 
 @pytest.mark.parametrize(
@@ -137,6 +148,17 @@ def stored(path: Path) -> dict[str, Any]:
         ({"quant_method": "awq", "bits": 8, "group_size": 128}, "bits: got 8, allowed: 4"),
         ({"quant_method": "awq", "bits": 4, "group_size": 16}, "group_size: got 16"),
         ({"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemv"}, "version: got 'gemv'"),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128, "format": "gemv"}, "format: got 'gemv'"),
+        (
+            {"quant_method": "awq", "bits": 4, "group_size": 128, "format": "gemm", "version": "gemv_fast"},
+            "version: got 'gemv_fast'",
+        ),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128, "backend": "llm-awq"}, "backend: got 'llm-awq'"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128, "format": "marlin"}, "format: got 'marlin'"),
+        (
+            {"quant_method": "gptq", "bits": 4, "group_size": 128, "format": "gptq", "checkpoint_format": "gptq_v2"},
+            "checkpoint_format: got 'gptq_v2', allowed: 'gptq', as format says",
+        ),
         ({"quant_method": "gptq", "bits": 3, "group_size": 128}, "bits: got 3"),
         ({"quant_method": "gptq", "bits": 4, "group_size": True}, "group_size: got True"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 128, "is_marlin_format": True}, "is_marlin_format"),
@@ -177,7 +199,7 @@ def test_schemes_go_by_name_pattern_and_class(tmp_path: Path) -> None:
         "weights": {"num_bits": 4, "strategy": "channel", "symmetric": True},
     }
     name = "model.layers.0.mlp.down_proj"
-    tensors = stored(made.directory / "model.safetensors")
+    tensors = read_any(made.directory / "model.safetensors")
     for layer in range(3):
         module = f"model.layers.{layer}.mlp.down_proj"
         del tensors[f"{module}.weight"]
@@ -191,5 +213,6 @@ def test_schemes_go_by_name_pattern_and_class(tmp_path: Path) -> None:
     assert (numbers(checkpoint.tensors[f"{name}.weight"]) == -0.5).all()
     groups["group_1"]["targets"] = [name]
     (made.directory / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelError, match=r"layers\.1\.mlp\.down_proj"):  # the packed ones of other layers are int8 now
-        open_checkpoint(made.directory)
+    tensors = open_checkpoint(made.directory).tensors  # the packed ones of other layers are int8 now
+    damaged = [f"model.layers.{layer}.mlp.down_proj.weight" for layer in (1, 2)]
+    assert [name for name, tensor in tensors.items() if tensor.damage] == damaged

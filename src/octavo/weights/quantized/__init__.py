@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from octavo.errors import ModelError
-from octavo.weights.quantized.port import Method
+from octavo.weights.quantized.port import Method, Parts
 from octavo.weights.safetensors import SafeTensor
 from octavo.weights.tensors import Tensor
 
@@ -38,7 +38,8 @@ def split(
     path: Path, config: object, found: Mapping[str, SafeTensor]
 ) -> tuple[dict[str, Tensor], dict[str, SafeTensor], tuple[str, ...]]:
     """The directory's quantised matrices as tensors `<module>.weight`; the plain tensors that are left; lines for the
-    log. Raises ModelError that begins with `path`."""
+    log. Raises ModelError that begins with `path` for a config that is not read; parts that are no matrix become a
+    tensor with `damage`."""
     try:
         method = method_of(config if isinstance(config, Mapping) else {"quant_method": config})
         modules: dict[str, dict[str, SafeTensor]] = defaultdict(dict)
@@ -52,14 +53,30 @@ def split(
         for module, parts in modules.items():
             used: set[str] = set(method.leaves) - {"weight"}
             if method.quantised(parts):
-                matrix = method.linear(module, parts)
                 name = module + method.matrix
-                made[name] = Tensor(name, matrix.source, matrix.shape, matrix.load, matrix.stored)
-                lines[matrix.note] += 1
-                sizes[matrix.note] += made[name].nbytes
+                made[name], note = _joined(method, module, parts)
+                if note:
+                    lines[note] += 1
+                    sizes[note] += made[name].nbytes
                 used.add("weight")
             plain |= {tensor.name: tensor for leaf, tensor in parts.items() if leaf not in used}
     except ModelError as error:
         raise type(error)(f"{path}: {error}") from None
     notes = tuple(f"{note}: {count} tensors, {sizes[note] / 1e6:.1f} MB" for note, count in lines.items())
     return made, plain, notes
+
+
+def _joined(method: Method, module: str, parts: Parts) -> tuple[Tensor, str]:
+    """A module's matrix and the line about it."""
+    name = module + method.matrix
+    try:
+        matrix = method.linear(module, parts)
+    except ModelError as error:
+        said = str(error)
+
+        def refuse() -> NoReturn:
+            raise ModelError(said)
+
+        damage = said.replace(f"{module}.", "").removeprefix("tensor ")  # the same for modules damaged alike
+        return Tensor(name, "damaged", (), refuse, 0, damage), ""
+    return Tensor(name, matrix.source, matrix.shape, matrix.load, matrix.stored), matrix.note

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from octavo.weights.quantized.coded import FLOAT_TYPES, I16, MASK, SHIFT, U8, CodedLinear, array, finite, unpacked
-from octavo.weights.quantized.port import Converted, Parts, columns, group_size, need, one_of
+from octavo.weights.quantized.port import Converted, Parts, columns, group_size, layout, need, one_of, refuse
 
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 LANES = np.argsort(ORDER)
@@ -25,7 +25,9 @@ class AWQ:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         one_of(config, "bits", (4,), 4)
-        one_of(config, "version", ("gemm", "GEMM"), "gemm")
+        layout(config, "format", "version", allowed=("gemm",))
+        if config.get("backend") == "llm-awq":  # another layout, by another key
+            raise refuse("backend", "llm-awq", "files of AutoAWQ's gemm layout")
         self._group = group_size(config)
         self._what = f"awq, 4 bits, {'whole rows' if self._group is None else f'groups of {self._group}'}"
 

@@ -25,7 +25,7 @@ from octavo.weights.quantized.coded import (
     nibbles,
     unpacked,
 )
-from octavo.weights.quantized.port import Converted, Parts, columns, group_size, need, one_of, refuse
+from octavo.weights.quantized.port import Converted, Parts, columns, group_size, layout, need, one_of, refuse
 from octavo.weights.safetensors import SafeTensor
 
 
@@ -36,7 +36,7 @@ class GPTQ:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._bits: int = one_of(config, "bits", (4, 8))
         self._group = group_size(config)
-        form = one_of(config, "checkpoint_format", ("gptq", "gptq_v2"), "gptq")
+        form = layout(config, "format", "checkpoint_format", allowed=("gptq", "gptq_v2"))
         if config.get("is_marlin_format"):
             raise refuse("is_marlin_format", True, "false")
         overrides = [key for key, value in (config.get("dynamic") or {}).items() if value]

@@ -73,6 +73,18 @@ def one_of(config: Mapping[str, Any], key: str, allowed: Collection[Any], defaul
     return value
 
 
+def layout(config: Mapping[str, Any], *keys: str, allowed: Collection[str]) -> str:
+    """The layout that the keys name, in any case: exporters and readers have renamed the key. The first of `allowed`
+    where none does; two that disagree are refused."""
+    said = {key: str(config[key]).lower() for key in keys if config.get(key) is not None}
+    for key, value in said.items():
+        if value not in allowed:
+            raise refuse(key, config[key], ", ".join(map(repr, allowed)))
+        if value != (first := next(iter(said.values()))):
+            raise refuse(key, config[key], f"{first!r}, as {next(iter(said))} says")
+    return next(iter(said.values()), next(iter(allowed)))
+
+
 def group_size(config: Mapping[str, Any], key: str = "group_size") -> int | None:
     """Columns that share a scale: a multiple of 32, or None where a whole row does (-1)."""
     size = config.get(key)

@@ -1,0 +1,165 @@
+"""What transformers 5.24 takes for keys that a config.json leaves out.
+
+tests/oracle/test_family_defaults.py asks it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+SIZES: Mapping[str, int] = {
+    "hidden_size": 1024,
+    "intermediate_size": 2048,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 64,
+    "vocab_size": 1000,
+}
+"""The keys that the config has."""
+RECORDED: Mapping[str, Mapping[str, Any]] = {
+    "gemma": {
+        "hidden_act": "gelu_pytorch_tanh",
+        "head_dim": 256,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-06,
+        "tie_word_embeddings": True,
+        "num_key_value_heads": 16,
+    },
+    "gemma2": {
+        "hidden_act": "gelu_pytorch_tanh",
+        "head_dim": 256,
+        "rope_theta": 10000.0,
+        "sliding_window": 4096,
+        "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-06,
+        "tie_word_embeddings": True,
+        "num_key_value_heads": 4,
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+        "query_pre_attn_scalar": 256,
+    },
+    "gemma3_text": {
+        "hidden_act": "gelu_pytorch_tanh",
+        "head_dim": 256,
+        "rope_theta": 1000000.0,
+        "sliding_window": 4096,
+        "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-06,
+        "tie_word_embeddings": True,
+        "num_key_value_heads": 4,
+        "query_pre_attn_scalar": 256,
+    },
+    "granite": {
+        "hidden_act": "silu",
+        "head_dim": 16,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-06,
+        "tie_word_embeddings": False,
+        "num_key_value_heads": 64,
+    },
+    "granitemoe": {
+        "hidden_act": "silu",
+        "head_dim": 16,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-06,
+        "tie_word_embeddings": False,
+        "num_key_value_heads": 64,
+    },
+    "llama": {
+        "hidden_act": "silu",
+        "head_dim": 16,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-06,
+        "tie_word_embeddings": False,
+        "num_key_value_heads": 64,
+    },
+    "mistral": {
+        "hidden_act": "silu",
+        "head_dim": 16,
+        "rope_theta": 10000.0,
+        "sliding_window": 4096,
+        "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-06,
+        "tie_word_embeddings": False,
+        "num_key_value_heads": 8,
+    },
+    "mixtral": {
+        "hidden_act": "silu",
+        "head_dim": 16,
+        "rope_theta": 1000000.0,
+        "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-05,
+        "tie_word_embeddings": False,
+        "num_key_value_heads": 8,
+    },
+    "olmo2": {
+        "hidden_act": "silu",
+        "head_dim": 16,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-05,
+        "tie_word_embeddings": False,
+        "num_key_value_heads": 64,
+    },
+    "olmoe": {
+        "hidden_act": "silu",
+        "head_dim": 16,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-05,
+        "tie_word_embeddings": False,
+        "num_key_value_heads": 64,
+    },
+    "phi3": {
+        "hidden_act": "silu",
+        "head_dim": 16,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-05,
+        "tie_word_embeddings": False,
+        "num_key_value_heads": 64,
+        "original_max_position_embeddings": 4096,
+    },
+    "qwen2": {
+        "hidden_act": "silu",
+        "head_dim": 16,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-06,
+        "tie_word_embeddings": False,
+        "num_key_value_heads": 32,
+    },
+    "qwen3": {
+        "hidden_act": "silu",
+        "head_dim": 128,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-06,
+        "tie_word_embeddings": False,
+        "num_key_value_heads": 32,
+    },
+    "qwen3_moe": {
+        "hidden_act": "silu",
+        "head_dim": 16,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-06,
+        "tie_word_embeddings": False,
+        "num_key_value_heads": 4,
+    },
+    "smollm3": {
+        "hidden_act": "silu",
+        "head_dim": 16,
+        "rope_theta": 2000000.0,
+        "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-06,
+        "tie_word_embeddings": True,
+        "num_key_value_heads": 4,
+    },
+}
+"""model_type -> what keys that are left out mean; those that then are none are not here. sliding_window is the one in
+use, rope_theta that of layers that see everything."""
