@@ -60,5 +60,5 @@ def test_the_default_target_follows_the_cost() -> None:
 
 
 def test_a_negative_target_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"--target-itl-ms: got -1, allowed: 0 or more"):
+    with pytest.raises(ConfigError, match=r"--target-itl-ms: got -1.0, allowed: 0 or more"):
         EngineArgs(model="m", target_itl_ms=-1)
