@@ -101,3 +101,12 @@ async def ask(
 
 def call(app: Callable[..., Awaitable[None]], method: str, path: str, data: object = None, **kwargs: Any) -> Reply:
     return asyncio.run(ask(app, method, path, data, **kwargs))
+
+
+def error_of(reply: Reply, status: int) -> dict[str, Any]:
+    assert reply.status == status, reply.body
+    error: dict[str, Any] = reply.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"] and error["type"] and error["code"]
+    assert "Traceback" not in error["message"] and "site-packages" not in error["message"]
+    return error
