@@ -34,6 +34,7 @@ class FakeTokenizer:
     bos_id = BOS
     eos_ids = (EOS,)
     special_ids = frozenset(SPECIALS)
+    strip_start = False
     add_bos = True
 
     def encode(self, text: str, *, add_bos: bool | None = None, parse_special: bool = False) -> list[int]:

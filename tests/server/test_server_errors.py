@@ -29,7 +29,7 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     (TEXT, {"prompt": [1, "a"]}, "prompt", "only"),
     (TEXT, {"prompt": [-1]}, "prompt", "got token id -1, allowed: 0 to 259"),
     (TEXT, {"prompt": [260]}, "prompt", "got token id 260"),
-    (TEXT, {"prompt": [2**63]}, "prompt", "beyond 64 bits"),
+    (TEXT, {"prompt": [2**63]}, "prompt", "got 9223372036854775808"),
     (TEXT, {"prompt": [True]}, "prompt[0]", "got true, allowed: a text, an integer or a list of integers"),
     (TEXT, {"prompt": ["a"] * 257}, "prompt", "got 257 prompts, allowed: at most 256"),
     (TEXT, {"prompt": ["a"] * 20, "n": 100}, "n", "1024"),

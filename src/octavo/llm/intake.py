@@ -108,6 +108,15 @@ def check_priority(priority: object, policy: PolicyName) -> None:
         )
 
 
+def check_salt(cache_salt: object) -> None:
+    """Raises InvalidRequest for anything but None or a text of a length that is allowed."""
+    if cache_salt is None:
+        return
+    if not isinstance(cache_salt, str) or not 0 < len(cache_salt) <= MAX_SALT_CHARS:
+        got = f"{len(cache_salt)} characters" if isinstance(cache_salt, str) else type(cache_salt).__name__
+        raise InvalidRequest(f"cache_salt: got {got}, allowed: 1 to {MAX_SALT_CHARS} characters", param="cache_salt")
+
+
 class Intake:
     """Thread-safe but for the counter of ids, which CPython makes atomic: long prompts are prepared on a thread."""
 
@@ -205,9 +214,8 @@ class Intake:
     @staticmethod
     def _root(cache_salt: str | None) -> bytes:
         """Prefixes are shared only among equal salts."""
+        check_salt(cache_salt)
         if cache_salt is None:
             return b""
-        if not isinstance(cache_salt, str) or not 0 < len(cache_salt) <= MAX_SALT_CHARS:
-            raise InvalidRequest("cache_salt: allowed: a string of 1 to 256 characters", param="cache_salt")
         salt = cache_salt.encode("utf-8", "surrogatepass")
         return hashlib.blake2b(salt, digest_size=16, person=b"octavo salt").digest()

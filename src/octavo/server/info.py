@@ -13,7 +13,6 @@ from octavo.errors import NotFound
 from octavo.obs.metrics import CONTENT_TYPE
 from octavo.server.errors import Draining, Loading
 from octavo.server.exchange import JSON_TYPE, Exchange
-from octavo.server.openai.params import sampling_defaults
 from octavo.server.openai.protocol import ModelCard, ModelList
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ async def metrics(app: App, exchange: Exchange) -> None:
 
 def _cards(app: App) -> list[ModelCard]:
     llm = app.llm
-    defaults = sampling_defaults(llm.default_sampling)
+    defaults = dict(llm.default_sampling)
     return [
         ModelCard(name, app.started, llm.facts.model_name, llm.config.max_model_len, defaults)
         for name in llm.model_names

@@ -9,17 +9,16 @@ from octavo.config.resolve import EngineConfig
 from octavo.engine.messages import EngineStats
 from octavo.facts import Facts
 from octavo.obs.metrics import Metrics
+from octavo.text.detokenize import Spelling
 from octavo.types import RequestOutput, SamplingParams
 
 
-class TokenizerPort(Protocol):
+class TokenizerPort(Spelling, Protocol):
     """`octavo.text.Tokenizer`, as far as the server looks."""
 
     def encode(self, text: str, *, add_bos: bool | None = None, parse_special: bool = False) -> list[int]: ...
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
-
-    def token_bytes(self, token_id: int, /) -> bytes: ...
 
     def token_text(self, token_id: int, /) -> str: ...
 

@@ -4,8 +4,23 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable
+from typing import Protocol
 
-from octavo.text.tokenizer import Tokenizer
+
+class Spelling(Protocol):
+    """`Tokenizer`, as far as a text is put together from ids."""
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Left out of texts by default."""
+        ...
+
+    @property
+    def strip_start(self) -> bool:
+        """A text loses the space it begins with."""
+        ...
+
+    def token_bytes(self, token_id: int, /) -> bytes: ...
 
 
 class Detokenizer:
@@ -18,7 +33,7 @@ class Detokenizer:
 
     __slots__ = ("_decoder", "_skip", "_strip", "_tokenizer")
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True, continues: bool = False) -> None:
+    def __init__(self, tokenizer: Spelling, *, skip_special_tokens: bool = True, continues: bool = False) -> None:
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._skip = tokenizer.special_ids if skip_special_tokens else frozenset[int]()

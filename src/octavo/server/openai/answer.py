@@ -34,7 +34,9 @@ class Job:
         id: str,
         priority: int,
         salt: str | None,
+        hide: bool = False,
     ) -> None:
+        """`hide`: what is generated is not shown (max_tokens 0), and does not count."""
         self._llm = llm
         self._exchange = exchange
         self._prompts = prompts
@@ -42,6 +44,7 @@ class Job:
         self._id = id
         self._priority = priority
         self._salt = salt
+        self._hide = hide
 
     def _open(self, place: int, *, stream: bool) -> AsyncGenerator[RequestOutput, None]:
         """Submits prompt number `place`. Closing the iterator aborts it."""
@@ -75,10 +78,11 @@ class Job:
         stream travels with the last token's event in one write. Raises as `whole`."""
         exchange = self._exchange
         count = len(self._prompts)
-        opening = asyncio.Lock()
+        opening, opened = asyncio.Lock(), False
         ended: list[RequestOutput] = []
 
         async def one(place: int) -> None:
+            nonlocal opened
             send = exchange.send
             async with aclosing(self._open(place, stream=True)) as outputs:
                 async for output in outputs:
@@ -87,14 +91,15 @@ class Job:
                     data = events(place, output)
                     if not data and not output.finished:
                         continue
-                    if not exchange.started:
+                    if not opened:
                         async with opening:
-                            if not exchange.started:
+                            if not opened:
                                 await exchange.start_events()
+                                opened = True
                     if output.finished:
                         ended.append(output)
                         if len(ended) == count:
-                            tail = head.usage_event(usage_of(ended)) if head.usage else b""
+                            tail = head.usage_event(self.usage(ended)) if head.usage else b""
                             await exchange.end_events(data + tail + DONE)
                             return
                     if data:
@@ -104,6 +109,14 @@ class Job:
             await one(0)
         else:
             await together([one(place) for place in range(count)])
+
+    def usage(self, outputs: Sequence[RequestOutput]) -> Usage:
+        """Counts of the request, from the last output of each prompt."""
+        prompt = sum(len(output.prompt_token_ids) for output in outputs)
+        made = sum(len(choice.token_ids) for output in outputs for choice in output.outputs)
+        shown = 0 if self._hide else made
+        cached = sum(output.num_cached_tokens for output in outputs)
+        return Usage(prompt, shown, prompt + shown, PromptTokensDetails(cached))
 
 
 def _check(output: RequestOutput) -> None:
@@ -124,11 +137,3 @@ async def together(works: Sequence[Awaitable[Any]]) -> list[Any]:
 
 async def _coroutine(work: Awaitable[Any]) -> Any:
     return await work
-
-
-def usage_of(outputs: Sequence[RequestOutput], *, hidden: int = 0) -> Usage:
-    """Counts of a request; `hidden` generated tokens were not shown (max_tokens 0)."""
-    prompt = sum(len(output.prompt_token_ids) for output in outputs)
-    made = sum(len(choice.token_ids) for output in outputs for choice in output.outputs) - hidden
-    cached = sum(output.num_cached_tokens for output in outputs)
-    return Usage(prompt, made, prompt + made, PromptTokensDetails(cached))

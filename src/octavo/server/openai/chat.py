@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from octavo.errors import InvalidRequest
 from octavo.server.decode import check_free_form, decode
 from octavo.server.exchange import Exchange
-from octavo.server.openai.answer import Job, usage_of
+from octavo.server.openai.answer import Job
 from octavo.server.openai.logprobs import HEAVY_SCORES, chat_scores, prompt_scores
 from octavo.server.openai.params import (
     chat_params,
@@ -61,7 +61,7 @@ async def chat_completions(app: App, exchange: Exchange) -> None:
 
     def build() -> ChatReply:
         choices = [_choice(llm, choice, top) for choice in output.outputs]
-        reply = ChatReply(id, created, model, choices, usage_of([output]))
+        reply = ChatReply(id, created, model, choices, job.usage([output]))
         if body.prompt_logprobs is not None:
             reply.prompt_logprobs = prompt_scores(llm.tokenizer, output.prompt_logprobs)
         return reply

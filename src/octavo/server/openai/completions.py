@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from octavo.errors import InvalidRequest
 from octavo.server.decode import decode
 from octavo.server.exchange import Exchange
-from octavo.server.openai.answer import Job, usage_of
-from octavo.server.openai.logprobs import HEAVY_SCORES, TextScores, prompt_scores
+from octavo.server.openai.answer import Job
+from octavo.server.openai.logprobs import HEAVY_SCORES, TextScores, joined, prompt_scores
 from octavo.server.openai.params import check_model, check_priority, completion_params, prompts_of
 from octavo.server.openai.protocol import CompletionBody, CompletionReply, TextChoice, TextLogprobs
 from octavo.server.openai.sse import EventWriter, StreamHead
 from octavo.server.ports import LLMPort
-from octavo.types import Completion, RequestOutput
+from octavo.types import Completion, RequestOutput, SamplingParams
 
 if TYPE_CHECKING:
     from octavo.server.app import App
@@ -38,38 +37,26 @@ async def completions(app: App, exchange: Exchange) -> None:
         raise InvalidRequest("prompt_logprobs: allowed only without stream", param="prompt_logprobs")
     id = f"cmpl-{exchange.request_id}"
     salt = app.salt(exchange, body.cache_salt)
-    job = Job(llm, exchange, prompts=prompts, params=params, id=id, priority=body.priority, salt=salt)
+    hide = body.max_tokens == 0
+    job = Job(llm, exchange, prompts=prompts, params=params, id=id, priority=body.priority, salt=salt, hide=hide)
     if body.stream:
         wants_usage = body.stream_options is not None and body.stream_options.include_usage
         head = StreamHead("text", id=id, created=int(time.time()), model=model, usage=wants_usage)
-        await job.stream(head, TextEvents(llm, body, head, params.n, hide=body.max_tokens == 0))
+        await job.stream(head, TextEvents(llm, body, head, params, hide=hide))
         return
     outputs = await job.whole()
     scored = sum(len(output.prompt_logprobs or ()) for output in outputs)
     created = int(time.time())
-    await exchange.json_of(
-        lambda: _reply(llm, body, outputs, n=params.n, id=id, created=created, model=model), heavy=scored > HEAVY_SCORES
-    )
 
+    def build() -> CompletionReply:
+        choices = [
+            _choice(llm, body, params, output, choice, index=place * params.n + choice.index)
+            for place, output in enumerate(outputs)
+            for choice in output.outputs
+        ]
+        return CompletionReply(id, created, model, choices, job.usage(outputs))
 
-def _reply(
-    llm: LLMPort,
-    body: CompletionBody,
-    outputs: Sequence[RequestOutput],
-    *,
-    n: int,
-    id: str,
-    created: int,
-    model: str,
-) -> CompletionReply:
-    hide = body.max_tokens == 0
-    choices = [
-        _choice(llm, body, output, choice, index=place * n + choice.index, hide=hide)
-        for place, output in enumerate(outputs)
-        for choice in output.outputs
-    ]
-    hidden = sum(len(choice.token_ids) for output in outputs for choice in output.outputs) if hide else 0
-    return CompletionReply(id, created, model, choices, usage_of(outputs, hidden=hidden))
+    await exchange.json_of(build, heavy=scored > HEAVY_SCORES)
 
 
 def _prompt_text(llm: LLMPort, output: RequestOutput) -> str:
@@ -79,22 +66,20 @@ def _prompt_text(llm: LLMPort, output: RequestOutput) -> str:
 
 
 def _choice(
-    llm: LLMPort, body: CompletionBody, output: RequestOutput, choice: Completion, *, index: int, hide: bool
+    llm: LLMPort, body: CompletionBody, params: SamplingParams, output: RequestOutput, choice: Completion, *, index: int
 ) -> TextChoice:
+    hide = body.max_tokens == 0
     text = "" if hide else choice.text
+    echoed = _prompt_text(llm, output) if body.echo else ""
     scores: TextLogprobs | None = None
     if body.logprobs is not None:
-        writer = TextScores(llm.tokenizer, top=body.logprobs)
-        entries = [] if hide else list(choice.logprobs or ())
-        ids = [] if hide else list(choice.token_ids)
-        if body.echo:
-            scores = writer.render([*(output.prompt_logprobs or ()), *entries], [*output.prompt_token_ids, *ids])
-        else:
-            scores = writer.render(entries, ids)
-    if body.echo:
-        text = _prompt_text(llm, output) + text
+        skip = params.skip_special_tokens
+        table = TextScores(llm.tokenizer, output, top=body.logprobs, skip_special_tokens=skip)
+        prompt = table.prompt(output, echoed) if body.echo else None
+        scores = table.answer([], []) if hide else table.answer(choice.logprobs or (), choice.token_ids)
+        scores = scores if prompt is None else joined(prompt, scores)
     finish = "length" if hide else choice.finish_reason
-    reply = TextChoice(index, text, scores, finish, choice.stop_reason)
+    reply = TextChoice(index, echoed + text, scores, finish, choice.stop_reason)
     if body.prompt_logprobs is not None:
         reply.prompt_logprobs = prompt_scores(llm.tokenizer, output.prompt_logprobs)
     return reply
@@ -103,10 +88,13 @@ def _choice(
 class TextEvents:
     """Events of a completions stream."""
 
-    def __init__(self, llm: LLMPort, body: CompletionBody, head: StreamHead, n: int, *, hide: bool) -> None:
+    def __init__(
+        self, llm: LLMPort, body: CompletionBody, head: StreamHead, params: SamplingParams, *, hide: bool
+    ) -> None:
         self._llm = llm
         self._head = head
-        self._n = n
+        self._n = params.n
+        self._skip = params.skip_special_tokens
         self._top = body.logprobs
         self._echo = bool(body.echo)
         self._hide = hide
@@ -133,24 +121,32 @@ class TextEvents:
             return writer.event(choice.delta)
         return writer.full(
             choice.delta,
-            scores=self._score(index, choice) if self._top is not None else None,
+            scores=self._score(index, output, choice) if self._top is not None else None,
             finish=finish,
             stop=choice.stop_reason,
         )
 
-    def _score(self, index: int, choice: Completion) -> TextLogprobs:
-        scores = self._scores.setdefault(index, TextScores(self._llm.tokenizer, top=self._top or 0))
+    def _score(self, index: int, output: RequestOutput, choice: Completion) -> TextLogprobs:
         new = len(choice.delta_ids)
-        return scores.render((choice.logprobs or [])[-new:] if new else [], choice.delta_ids)
+        return self._table(index, output).answer((choice.logprobs or [])[-new:] if new else [], choice.delta_ids)
+
+    def _table(self, index: int, output: RequestOutput) -> TextScores:
+        table = self._scores.get(index)
+        if table is None:
+            skip = self._skip
+            table = TextScores(self._llm.tokenizer, output, top=self._top or 0, skip_special_tokens=skip)
+            self._scores[index] = table
+        return table
 
     def _first(self, writer: EventWriter, index: int, output: RequestOutput, choice: Completion) -> bytes:
         """The prompt goes out with the first token."""
-        text = (_prompt_text(self._llm, output) if self._echo else "") + ("" if self._hide else choice.delta)
+        echoed = _prompt_text(self._llm, output) if self._echo else ""
+        text = echoed + ("" if self._hide else choice.delta)
         scores: TextLogprobs | None = None
         if self._top is not None:
-            ids = [] if self._hide else list(choice.delta_ids)
-            entries = [] if self._hide else list(choice.logprobs or ())
-            table = self._scores[index] = TextScores(self._llm.tokenizer, top=self._top)
-            scores = table.render([*(output.prompt_logprobs or ()), *entries], [*output.prompt_token_ids, *ids])
+            table = self._table(index, output)
+            prompt = table.prompt(output, echoed) if self._echo else None
+            scores = table.answer([], []) if self._hide else table.answer(choice.logprobs or (), choice.delta_ids)
+            scores = scores if prompt is None else joined(prompt, scores)
         finish = "length" if self._hide else choice.finish_reason
         return writer.full(text, scores=scores, finish=finish, stop=choice.stop_reason)

@@ -12,7 +12,8 @@ from octavo.server.openai.protocol import (
     TopLogprob,
 )
 from octavo.server.ports import TokenizerPort
-from octavo.types import Logprob, TokenLogprobs
+from octavo.text.detokenize import Detokenizer
+from octavo.types import Logprob, RequestOutput, TokenLogprobs
 
 FLOOR = -9999.0
 HEAVY_SCORES = 256
@@ -38,21 +39,35 @@ def token_str(tokenizer: TokenizerPort, token_id: int) -> tuple[str, bytes]:
 
 
 class TextScores:
-    """Completions style. Offsets count characters of the text the client has been sent (prompt included with echo)."""
+    """Completions style, of one choice. Offsets count characters of the text that the client is sent: a token of which
+    nothing is shown counts none, and the parts of a character have the character's place."""
 
-    def __init__(self, tokenizer: TokenizerPort, *, top: int) -> None:
+    def __init__(self, tokenizer: TokenizerPort, output: RequestOutput, *, top: int, skip_special_tokens: bool) -> None:
+        """`output`: any of the request's. `skip_special_tokens`: as the answer's text has been made."""
         self._tokenizer = tokenizer
         self._top = top
         self._offset = 0
+        continues = any(i not in tokenizer.special_ids for i in output.prompt_token_ids)
+        self._text = Detokenizer(tokenizer, skip_special_tokens=skip_special_tokens, continues=continues)
 
-    def render(self, entries: Sequence[TokenLogprobs | None], ids: Sequence[int]) -> TextLogprobs:
+    def prompt(self, output: RequestOutput, text: str) -> TextLogprobs:
+        """Of an echoed prompt, which is sent as `text`: a prompt that was given as text has no special tokens in it."""
+        spoken = Detokenizer(self._tokenizer, skip_special_tokens=output.prompt is not None)
+        scores = self._render(output.prompt_logprobs or (), output.prompt_token_ids, spoken)
+        self._offset = len(text)
+        return scores
+
+    def answer(self, entries: Sequence[TokenLogprobs], ids: Sequence[int]) -> TextLogprobs:
+        """Of the answer's next tokens."""
+        return self._render(entries, ids, self._text)
+
+    def _render(self, entries: Sequence[TokenLogprobs | None], ids: Sequence[int], text: Detokenizer) -> TextLogprobs:
         """`entries` beside the token `ids`; None where there is no score (the first prompt token)."""
         out = TextLogprobs([], [], [], [])
         for token_id, entry in zip(ids, entries, strict=False):
-            text, _ = token_str(self._tokenizer, token_id)
-            out.tokens.append(text)
+            out.tokens.append(token_str(self._tokenizer, token_id)[0])
             out.text_offset.append(self._offset)
-            self._offset += len(text)
+            self._offset += len(text.add((token_id,)))
             if entry is None:
                 out.token_logprobs.append(None)
                 out.top_logprobs.append(None)
@@ -61,6 +76,16 @@ class TextScores:
             best = entry.top[: self._top]
             out.top_logprobs.append({token_str(self._tokenizer, t.token)[0]: finite(t.logprob) for t in best})
         return out
+
+
+def joined(first: TextLogprobs, then: TextLogprobs) -> TextLogprobs:
+    """Both, one after the other."""
+    return TextLogprobs(
+        text_offset=first.text_offset + then.text_offset,
+        token_logprobs=first.token_logprobs + then.token_logprobs,
+        tokens=first.tokens + then.tokens,
+        top_logprobs=first.top_logprobs + then.top_logprobs,
+    )
 
 
 def chat_scores(tokenizer: TokenizerPort, entries: Sequence[TokenLogprobs], *, top: int) -> ChatLogprobs:

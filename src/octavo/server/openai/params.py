@@ -7,6 +7,7 @@ from typing import Any
 
 from octavo.errors import InvalidRequest, NotFound, UnsupportedField
 from octavo.llm.intake import check_priority as check_priority
+from octavo.llm.intake import check_salt, pack_ids
 from octavo.server.decode import check_free_form
 from octavo.server.openai.protocol import ChatBody, ChatMessage, CompletionBody, SamplingBody
 from octavo.types import SamplingParams
@@ -29,18 +30,11 @@ _PLAIN = (
     "prompt_logprobs",
     "skip_special_tokens",
 )
-_DEFAULTS = frozenset({"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens"})
-MAX_SALT = 256
 MAX_TOOLS = 128
 
 
-def sampling_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the model's generation defaults, those the server applies."""
-    return {name: value for name, value in defaults.items() if name in _DEFAULTS and value is not None}
-
-
 def _common(body: SamplingBody, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    fields = sampling_defaults(defaults)
+    fields = dict(defaults)
     for name in _PLAIN:
         value = getattr(body, name)
         if value is not None:
@@ -51,8 +45,7 @@ def _common(body: SamplingBody, defaults: Mapping[str, Any]) -> dict[str, Any]:
         fields["stop"] = tuple(body.stop)
     if body.stop_token_ids:
         fields["stop_token_ids"] = tuple(body.stop_token_ids)
-    if body.cache_salt is not None and not 0 < len(body.cache_salt) <= MAX_SALT:
-        raise InvalidRequest(f"cache_salt: allowed: 1 to {MAX_SALT} characters", param="cache_salt")
+    check_salt(body.cache_salt)  # here, for what the engine is given may be made of it and the key
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options: allowed only with stream: true", param="stream_options")
     return fields
@@ -181,8 +174,4 @@ def check_ids(name: str, ids: list[int], vocab_size: int) -> None:
     """Raises InvalidRequest for an empty list or an id that is none (S15)."""
     if not ids:
         raise InvalidRequest(f"{name}: got no token ids, allowed: at least one", param=name)
-    low, high = min(ids), max(ids)
-    if low < 0 or high >= vocab_size:
-        bad = low if low < 0 else high
-        got = str(bad) if abs(bad) < 2**63 else "a number beyond 64 bits"
-        raise InvalidRequest(f"{name}: got token id {got}, allowed: 0 to {vocab_size - 1}", param=name)
+    pack_ids(ids, vocab_size=vocab_size, name=name)
