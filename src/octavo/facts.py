@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 import msgspec
+
+from octavo.errors import ConfigError
+
+Row = TypeVar("Row")
 
 UNBOUNDED = 2**31 - 1
 """Positions, where a pool sets no limit (all groups have windows)."""
@@ -23,13 +28,75 @@ class KVGroup(msgspec.Struct, frozen=True, kw_only=True):
     def peak(self, positions: int, *, block_size: int, chunk: int) -> int:
         """Most blocks at once while a sequence computes `positions`, at most `chunk` of them a step.
 
-        Behind a window a step of `chunk` reads window - 1 positions before its first; so many positions in a row touch
-        at most (their number + 2 * block_size - 2) // block_size blocks, wherever they begin.
+        Raises `ConfigError` for a kind that SPANS lacks.
         """
-        blocks = -(-positions // block_size)
-        if self.window is None:
-            return blocks
-        return min(blocks, (self.window - 1 + chunk + 2 * block_size - 2) // block_size)
+        return span_of(self, block_size=block_size, chunk=chunk).peak(0, positions)
+
+
+class FullSpan:
+    """Blocks of a sequence in a group where every position is kept and read by every later one."""
+
+    windowed = False
+
+    def __init__(self, group: KVGroup, *, block_size: int, chunk: int) -> None:
+        self.block_size = block_size
+
+    def need(self, positions: int) -> int:
+        """Length of the table that holds positions [0, positions), dropped entries included."""
+        return -(-positions // self.block_size)
+
+    def droppable(self, verified: int) -> int:
+        """How many leading blocks no position from `verified` on will read."""
+        return 0
+
+    def peak(self, start: int, end: int) -> int:
+        """Most blocks held at once while [start, end) is computed in chunks and what can be dropped is dropped."""
+        return -(-end // self.block_size)
+
+
+class SlidingSpan:
+    """A position reads itself and the `window` - 1 before it; what lies further back is dropped."""
+
+    windowed = True
+
+    def __init__(self, group: KVGroup, *, block_size: int, chunk: int) -> None:
+        if group.window is None or group.window < 1:
+            raise ConfigError(f"KV group {group.name!r}: got window {group.window!r}, allowed: 1 or more")
+        self.block_size = block_size
+        self.window = group.window
+        # A step of `chunk` reads window - 1 positions before its first; so many positions in a row touch at most
+        # (their number + 2 * block_size - 2) // block_size blocks, wherever they begin.
+        self._most = (group.window - 1 + chunk + 2 * block_size - 2) // block_size
+
+    def need(self, positions: int) -> int:
+        return -(-positions // self.block_size)
+
+    def droppable(self, verified: int) -> int:
+        return max(0, verified - self.window + 1) // self.block_size
+
+    def peak(self, start: int, end: int) -> int:
+        return min(-(-end // self.block_size) - self.droppable(start), self._most)
+
+
+SPANS: dict[str, type[FullSpan] | type[SlidingSpan]] = {"full": FullSpan, "sliding": SlidingSpan}
+"""How many blocks a kind of group holds: the memory plan and the scheduler count with the same row."""
+
+
+def kind_of(window: int | None) -> str:
+    """The kind of a group of attention layers with this window."""
+    return "full" if window is None else "sliding"
+
+
+def span_of(group: KVGroup, *, block_size: int, chunk: int) -> FullSpan | SlidingSpan:
+    """`chunk`: most positions between what is verified and the end of a step. Raises `ConfigError`."""
+    return checked_kind(SPANS, group)(group, block_size=block_size, chunk=chunk)
+
+
+def checked_kind(rows: Mapping[str, Row], group: KVGroup) -> Row:
+    """The row of a group's kind. Raises `ConfigError` where there is none."""
+    if (row := rows.get(group.kind)) is None:
+        raise ConfigError(f"KV group {group.name!r}: got kind {group.kind!r}, allowed: {', '.join(sorted(rows))}")
+    return row
 
 
 def peak_blocks(groups: Iterable[KVGroup], positions: int, *, block_size: int, chunk: int) -> int:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from octavo.config.server import ServerConfig
-from octavo.server.app import ROUTES, App, build_app
+from octavo.server.app import App, build_app
+from octavo.server.routes import ROUTES, Router
 from tests.fakes import FakeAsyncLLM
 from tests.server.harness import ask, call, error_of
 
@@ -197,7 +198,10 @@ def test_media_type_parameters_are_fine() -> None:
 
 def test_methods_and_paths() -> None:
     app = build_app(FakeAsyncLLM(), CONFIG)
-    for path, methods in ROUTES.items():
+    router = Router(ROUTES)
+    for path in {route.path for route in ROUTES}:
+        methods = router.at(path)
+        assert methods, path
         for method in ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "X" * 100):
             if method not in methods:
                 reply = call(app, method, path, raw=b"{}")

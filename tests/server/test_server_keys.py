@@ -8,8 +8,9 @@ import pytest
 
 from octavo.config.server import ServerConfig
 from octavo.errors import ConfigError
-from octavo.server.app import ROUTES, build_app
+from octavo.server.app import build_app
 from octavo.server.auth import Keys
+from octavo.server.routes import ROUTES
 from tests.fakes import FakeAsyncLLM
 from tests.server.harness import call, error_of
 
@@ -27,7 +28,7 @@ STRANGE_PATHS = [
 def test_every_route_but_health_needs_a_key() -> None:
     llm = FakeAsyncLLM()
     app = build_app(llm, ServerConfig(api_key=("one", "two")))
-    for path in [*ROUTES, *STRANGE_PATHS]:
+    for path in [*(route.path for route in ROUTES), *STRANGE_PATHS]:
         for method in ("GET", "POST", "HEAD", "OPTIONS"):
             for host in STRANGE_HOSTS if path in STRANGE_PATHS[:4] else ["x"]:
                 reply = call(app, method, path, raw=b'{"prompt":"a"}', headers={"host": host})

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from octavo.config.policy import DEFAULT_POLICY, PolicyName
+from octavo.config.scheduler import SchedulerConfig
 from octavo.errors import ConfigError, shown
 
 SERVER_ONLY = ("served_model_name", "max_queue")
@@ -134,8 +135,20 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def step_chunk(self) -> int:
-        """Most positions of one sequence in one step."""
-        return min(self.long_prefill_token_threshold or self.step_tokens, self.step_tokens)
+        """Most positions of one sequence in one step, as the scheduler will count them."""
+        return self.scheduler().chunk
+
+    def scheduler(self) -> SchedulerConfig:
+        """What the wishes alone say about the scheduler; `resolve` adds what the model says."""
+        return SchedulerConfig(
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.step_tokens,
+            long_prefill_token_threshold=self.long_prefill_token_threshold,
+            target_itl_ms=self.target_itl_ms or 0.0,
+            enable_prefix_caching=self.enable_prefix_caching,
+            policy=self.scheduling_policy,
+            chain=self.chain,
+        )
 
     @property
     def step_tokens(self) -> int:

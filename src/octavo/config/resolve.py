@@ -40,26 +40,21 @@ def default_target_ms(facts: Facts) -> float:
 
 def resolve(args: EngineArgs, facts: Facts) -> EngineConfig:
     """Combine wishes with what the runner found out."""
-    tokens = args.step_tokens
-    scheduler = SchedulerConfig(
-        max_num_seqs=args.max_num_seqs,
-        max_num_batched_tokens=tokens,
-        long_prefill_token_threshold=args.long_prefill_token_threshold,
-        target_itl_ms=default_target_ms(facts) if args.target_itl_ms is None else args.target_itl_ms,
-        enable_prefix_caching=args.enable_prefix_caching,
-        policy=args.scheduling_policy,
-        chain=args.chain,
-        hash_key=secrets.token_bytes(32),
-        max_model_len=facts.model_len,
-    )
+    scheduler = args.scheduler()
     held = most_positions(facts.groups, facts.num_blocks - 1, block_size=facts.block_size, chunk=scheduler.chunk)
     longest = min(facts.model_len, held)
+    scheduler = msgspec.structs.replace(
+        scheduler,
+        target_itl_ms=default_target_ms(facts) if args.target_itl_ms is None else args.target_itl_ms,
+        hash_key=secrets.token_bytes(32),
+        max_model_len=longest,
+    )
     return EngineConfig(
         model_names=args.served_model_name or (facts.model_name,),
-        scheduler=msgspec.structs.replace(scheduler, max_model_len=longest),
+        scheduler=scheduler,
         depth=args.depth,
         max_queue=args.max_queue,
         max_model_len=longest,
         max_num_seqs=args.max_num_seqs,
-        max_num_batched_tokens=tokens,
+        max_num_batched_tokens=scheduler.max_num_batched_tokens,
     )

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from octavo.facts import Facts, KVGroup
+from octavo.facts import Facts, KVGroup, kind_of
 from octavo.types import Logprob, NewSeq, Request, SamplingParams, SeqPlan, StepPlan, StepResult, TokenLogprobs
 
 POISON = -7
@@ -35,10 +35,7 @@ def fake_facts(
         architecture="fake",
         vocab_size=vocab_size,
         model_len=model_len,
-        groups=tuple(
-            KVGroup(name=f"group{i}", kind="full" if w is None else "sliding", layers=1, window=w)
-            for i, w in enumerate(windows)
-        ),
+        groups=tuple(KVGroup(name=f"group{i}", kind=kind_of(w), layers=1, window=w) for i, w in enumerate(windows)),
         block_size=block_size,
         block_bytes=4 * block_size,
         num_blocks=num_blocks,

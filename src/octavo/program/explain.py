@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from octavo.facts import KVGroup, peak_blocks
+from octavo.facts import KVGroup, kind_of, peak_blocks
 from octavo.program.cost import Cost, Step, op_cost, step_cost
 from octavo.program.executable import ExecutableSpec, PlacedBuffer
 from octavo.program.ir import Buffer, DeviceOp, Host, Op, Program, View, inner, writes
@@ -109,7 +109,7 @@ def memory_text(spec: ExecutableSpec) -> str:
 def _kv_at(spec: ExecutableSpec, positions: int) -> int:
     """Bytes a sequence of this length holds while it decodes."""
     size = spec.limits.block_size
-    groups = [KVGroup(name=g.name, kind="", layers=g.layers, window=g.window) for g in spec.kv]
+    groups = [KVGroup(name=g.name, kind=kind_of(g.window), layers=g.layers, window=g.window) for g in spec.kv]
     return peak_blocks(groups, positions, block_size=size, chunk=1) * spec.block_bytes
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from octavo.facts import kind_of
 from octavo.program.balance import Balance
 from octavo.program.ops import ACTIVATIONS as ACTIVATIONS
 from octavo.program.ops import OUTPUTS as OUTPUTS
@@ -137,7 +138,7 @@ class KVGroup(Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        return "full" if self.window is None else "sliding"
+        return kind_of(self.window)
 
 
 class Segment(Struct, frozen=True):

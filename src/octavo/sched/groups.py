@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from octavo.errors import ConfigError
-from octavo.facts import KVGroup
+from octavo.facts import FullSpan, KVGroup, SlidingSpan, checked_kind
 from octavo.sched.block_pool import Block, BlockPool
 
 Name = Callable[[int], bytes]
@@ -58,24 +57,13 @@ class Group(Protocol):
         ...
 
 
-class FullGroup:
-    """Every position is kept and read by every later one."""
-
-    windowed = False
+class FullGroup(FullSpan):
+    """Finds prefixes from the first block on."""
 
     def __init__(self, facts: KVGroup, index: int, *, block_size: int, pool: BlockPool, chunk: int) -> None:
+        super().__init__(facts, block_size=block_size, chunk=chunk)
         self.index = index
-        self._block_size = block_size
         self._pool = pool
-
-    def need(self, positions: int) -> int:
-        return -(-positions // self._block_size)
-
-    def peak(self, start: int, end: int) -> int:
-        return -(-end // self._block_size)
-
-    def droppable(self, verified: int) -> int:
-        return 0
 
     def find(self, name: Name) -> Finder:
         return _Prefix(name, index=self.index, pool=self._pool)
@@ -84,31 +72,16 @@ class FullGroup:
         return count
 
 
-class SlidingGroup:
-    """A position reads itself and the `window` - 1 before it; what lies further back is dropped."""
-
-    windowed = True
+class SlidingGroup(SlidingSpan):
+    """Finds runs of blocks as long as the window."""
 
     def __init__(self, facts: KVGroup, index: int, *, block_size: int, pool: BlockPool, chunk: int) -> None:
-        if facts.window is None or facts.window < 1:
-            raise ConfigError(f"KV group {facts.name!r}: got window {facts.window!r}, allowed: 1 or more")
+        super().__init__(facts, block_size=block_size, chunk=chunk)
         self.index = index
-        self._window = facts.window
-        self._block_size = block_size
         self._pool = pool
-        self._most = facts.peak(2**62, block_size=block_size, chunk=chunk)
-
-    def need(self, positions: int) -> int:
-        return -(-positions // self._block_size)
-
-    def peak(self, start: int, end: int) -> int:
-        return min(-(-end // self._block_size) - self.droppable(start), self._most)
-
-    def droppable(self, verified: int) -> int:
-        return max(0, verified - self._window + 1) // self._block_size
 
     def find(self, name: Name) -> Finder:
-        return _Window(name, group=self, pool=self._pool, block_size=self._block_size)
+        return _Window(name, group=self, pool=self._pool, block_size=self.block_size)
 
     def cut(self, start: int, count: int) -> int:
         return count
@@ -181,7 +154,4 @@ def make_group(facts: KVGroup, index: int, *, block_size: int, pool: BlockPool, 
 
     Raises `ConfigError` for a kind this scheduler does not have.
     """
-    kind = KINDS.get(facts.kind)
-    if kind is None:
-        raise ConfigError(f"KV group {facts.name!r}: got kind {facts.kind!r}, allowed: {', '.join(sorted(KINDS))}")
-    return kind(facts, index, block_size=block_size, pool=pool, chunk=chunk)
+    return checked_kind(KINDS, facts)(facts, index, block_size=block_size, pool=pool, chunk=chunk)

@@ -1,7 +1,7 @@
 """The ASGI application: who may call, which handler answers, what becomes of errors and of clients that leave.
 
-Routing is a table of exact paths taken from the raw ASGI scope: nothing is redirected, normalised or rebuilt from the
-Host header, so the path that was checked for a key is the path that is served (S07).
+The path of the raw ASGI scope is looked up in the table of `routes.py`: nothing is redirected, normalised or rebuilt
+from the Host header, so the path that was checked for a key is the path that is served (S07).
 """
 
 from __future__ import annotations
@@ -11,42 +11,21 @@ import hashlib
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from octavo.config.server import ServerConfig
 from octavo.errors import NotFound, OctavoError, QueueFull
-from octavo.server import info
-from octavo.server.auth import OPEN_PATHS, Keys
+from octavo.server.auth import Keys
 from octavo.server.errors import Draining, Loading, WrongMethod, describe
 from octavo.server.exchange import Disconnected, Exchange, Receive, Scope, Send
-from octavo.server.openai.chat import chat_completions
-from octavo.server.openai.completions import completions
 from octavo.server.openai.sse import error_event
-from octavo.server.openai.tokens import detokenize, tokenize
 from octavo.server.ports import LLMPort
+from octavo.server.routes import ROUTES, Handler, Methods, Route, Router
 
 log = logging.getLogger("octavo.server")
 
 ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
-Handler: TypeAlias = Callable[["App", Exchange], Awaitable[None]]
-
-ROUTES: Mapping[str, Mapping[str, Handler]] = {
-    "/": {"GET": info.page},
-    "/detokenize": {"POST": detokenize},
-    "/health": {"GET": info.health},
-    "/metrics": {"GET": info.metrics},
-    "/openapi.json": {"GET": info.openapi},
-    "/ping": {"GET": info.health},
-    "/tokenize": {"POST": tokenize},
-    "/v1/chat/completions": {"POST": chat_completions},
-    "/v1/completions": {"POST": completions},
-    "/v1/models": {"GET": info.models},
-    "/version": {"GET": info.version},
-}
-"""Every open route. /v1/models/NAME is the one path with a variable part."""
-
-MODEL_PREFIX = "/v1/models/"
 
 
 class App:
@@ -55,6 +34,7 @@ class App:
     def __init__(self, llm: LLMPort | None, config: ServerConfig) -> None:
         self.config = config
         self.keys = Keys(config.api_key)
+        self._router = Router(ROUTES)
         self.draining = False
         self.started = int(time.time())
         self._llm = llm
@@ -62,6 +42,10 @@ class App:
         self._work: set[asyncio.Task[None]] = set()
 
     # -- what handlers ask ------------------------------------------------------------------------------------------
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        return self._router.routes
+
     def ready(self) -> LLMPort:
         """The model. Raises: Loading, Draining, EngineDead."""
         if self._llm is None:
@@ -119,12 +103,13 @@ class App:
             log.info("%s %s %d %.3f s", scope["method"], _printable(path), exchange.status, took)
 
     async def _serve(self, exchange: Exchange) -> None:
-        if exchange.path not in OPEN_PATHS:
+        methods = self._router.at(exchange.path)
+        if not methods or not all(route.open for route in methods.values()):
             key = self.keys.check(exchange.header(b"authorization"))
             if self.config.isolate_api_keys:
                 exchange.cache_salt = key
         method = exchange.scope["method"]
-        handler = self._route(exchange.path, "GET" if method == "HEAD" else method)
+        handler = _chosen(methods, "GET" if method == "HEAD" else method).handler
         if method != "POST":
             await handler(self, exchange)
             return
@@ -138,18 +123,6 @@ class App:
             await self._watched(handler, exchange)
         finally:
             self.open_requests -= 1
-
-    def _route(self, path: str, method: str) -> Handler:
-        """Raises: NotFound, WrongMethod."""
-        table = ROUTES.get(path)
-        if table is None and path.startswith(MODEL_PREFIX):
-            table = {"GET": info.model}
-        if table is None:
-            raise NotFound("no such route; GET /openapi.json lists them")
-        if method not in table:
-            allow = ", ".join(sorted([*table, "HEAD"] if "GET" in table else table))
-            raise WrongMethod(f"method: got {method[:20]}, allowed: {allow}", allow=allow)
-        return table[method]
 
     async def _watched(self, handler: Handler, exchange: Exchange) -> None:
         """Runs a handler in a task of its own and cancels it when the client leaves: what it holds in the engine is
@@ -178,6 +151,16 @@ class App:
             if self.draining:
                 headers.append((b"connection", b"close"))
             await exchange.json(body, status=status, headers=headers)
+
+
+def _chosen(methods: Methods, method: str) -> Route:
+    """Raises: NotFound, WrongMethod."""
+    if not methods:
+        raise NotFound("no such route; GET /openapi.json lists them")
+    if method not in methods:
+        allow = ", ".join(sorted([*methods, "HEAD"] if "GET" in methods else methods))
+        raise WrongMethod(f"method: got {method[:20]}, allowed: {allow}", allow=allow)
+    return methods[method]
 
 
 async def _call(handler: Handler, app: App, exchange: Exchange) -> None:

@@ -10,9 +10,6 @@ from collections.abc import Iterable
 
 from octavo.errors import Unauthorized
 
-OPEN_PATHS = frozenset({"/health", "/ping"})
-"""Routes that need no key: what load balancers and supervisors poll. Nothing else is open."""
-
 
 class Keys:
     """The accepted keys. With none, everybody may call."""

@@ -18,6 +18,8 @@ from octavo.server.openai.protocol import ModelCard, ModelList
 if TYPE_CHECKING:
     from octavo.server.app import App
 
+MODEL_PREFIX = "/v1/models/"
+"""A model's card is at this and its name."""
 _PAGE_HEADERS = [
     (b"content-type", b"text/html; charset=utf-8"),
     (
@@ -60,7 +62,7 @@ async def models(app: App, exchange: Exchange) -> None:
 
 
 async def model(app: App, exchange: Exchange) -> None:
-    name = exchange.path.removeprefix("/v1/models/")
+    name = exchange.path.removeprefix(MODEL_PREFIX)
     cards = _cards(app)
     for card in cards:
         if card.id == name:
@@ -72,7 +74,7 @@ async def model(app: App, exchange: Exchange) -> None:
 async def openapi(app: App, exchange: Exchange) -> None:
     from octavo.server.openapi import document
 
-    await exchange.reply(200, document(), [JSON_TYPE])
+    await exchange.reply(200, document(app.routes), [JSON_TYPE])
 
 
 async def page(app: App, exchange: Exchange) -> None:

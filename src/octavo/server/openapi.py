@@ -1,50 +1,30 @@
-"""The OpenAPI document, made from the Structs that decode the requests, so that it cannot disagree with them."""
+"""The OpenAPI document, made from the routes and the Structs that decode the requests: it cannot disagree with them."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 import octavo
 from octavo.server.errors import ErrorBody
-from octavo.server.openai import protocol as p
 
-_ROUTES: list[tuple[str, str, str, type[msgspec.Struct] | None, type[msgspec.Struct] | None, str]] = [
-    ("post", "/v1/completions", "Continue a prompt.", p.CompletionBody, p.CompletionReply, "application/json"),
-    ("post", "/v1/chat/completions", "Answer a conversation.", p.ChatBody, p.ChatReply, "application/json"),
-    ("get", "/v1/models", "The models served here.", None, p.ModelList, "application/json"),
-    ("get", "/v1/models/{model}", "One of them.", None, p.ModelCard, "application/json"),
-    ("post", "/tokenize", "Text or messages to token ids.", p.TokenizeBody, p.TokenizeReply, "application/json"),
-    ("post", "/detokenize", "Token ids to text.", p.DetokenizeBody, p.DetokenizeReply, "application/json"),
-    ("get", "/health", "200 when requests are served. Needs no key.", None, None, "application/json"),
-    ("get", "/ping", "As /health. Needs no key.", None, None, "application/json"),
-    ("get", "/metrics", "Prometheus metrics.", None, None, "text/plain"),
-    ("get", "/version", "The server's version.", None, None, "application/json"),
-    ("get", "/openapi.json", "This document.", None, None, "application/json"),
-    ("get", "/", "A page for people.", None, None, "text/html"),
-]
+if TYPE_CHECKING:
+    from octavo.server.routes import Route
 
 
 @functools.cache
-def document() -> bytes:
+def document(routes: tuple[Route, ...]) -> bytes:
     """OpenAPI 3.1 as JSON."""
     kinds: list[type[msgspec.Struct]] = [ErrorBody]
-    for _, _, _, body, reply, _ in _ROUTES:
-        kinds += [kind for kind in (body, reply) if kind is not None]
+    for route in routes:
+        kinds += [kind for kind in (route.body, route.reply) if kind is not None]
     schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     schema_of = dict(zip(kinds, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
-    for method, path, summary, body, reply, media in _ROUTES:
-        paths.setdefault(path, {})[method] = _operation(
-            path,
-            summary,
-            media,
-            body=body and schema_of[body],
-            reply=reply and schema_of[reply],
-            error=schema_of[ErrorBody],
-        )
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schema_of)
     return msgspec.json.encode(
         {
             "openapi": "3.1.0",
@@ -58,21 +38,25 @@ def document() -> bytes:
     )
 
 
-def _operation(path: str, summary: str, media: str, *, body: Any, reply: Any, error: Any) -> dict[str, Any]:
-    content: dict[str, Any] = {media: {"schema": reply} if reply else {}}
-    if path.endswith("completions"):
+def _operation(route: Route, schema_of: dict[type[msgspec.Struct], dict[str, Any]]) -> dict[str, Any]:
+    content: dict[str, Any] = {route.media: {"schema": schema_of[route.reply]} if route.reply else {}}
+    if route.streams:
         content["text/event-stream"] = {}
     operation: dict[str, Any] = {
-        "summary": summary,
+        "summary": route.summary,
         "responses": {
             "200": {"description": "As asked.", "content": content},
-            "default": {"description": "What was wrong.", "content": {"application/json": {"schema": error}}},
+            "default": {"description": "What was wrong.", "content": _json(schema_of[ErrorBody])},
         },
     }
-    if path not in ("/health", "/ping"):
+    if not route.open:
         operation["security"] = [{"key": []}, {}]
-    if body is not None:
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
-    if "{model}" in path:
-        operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
+    if route.body is not None:
+        operation["requestBody"] = {"required": True, "content": _json(schema_of[route.body])}
+    if (name := route.variable) is not None:
+        operation["parameters"] = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}}]
     return operation
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}

@@ -12,11 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.config.args import EngineArgs
+from octavo.config.resolve import resolve
 from octavo.errors import DoesNotFit
+from octavo.executor.fake import fake_facts
 from octavo.facts import KVGroup
 from octavo.runner.advice import fit_memory
 from octavo.runner.loader import load_runner, plan_model
 from octavo.runner.memory import HEADROOM, MIB, Machine, MemoryPlan, Need, plan_memory
+from octavo.sched.scheduler import Scheduler
 from octavo.weights.checkpoint import open_checkpoint
 from tests.tiny import write_tiny
 
@@ -150,3 +153,25 @@ def test_windows_hold_less_and_a_longer_sequence_fits() -> None:
     assert found.longest == found.model_len == (6 * 64 - 5 * most) * 16 > 64 * 16
     whole = plan_memory(EngineArgs(model="m", max_num_seqs=1), need, machine)
     assert whole.num_blocks - 1 == 8192 // 16 + 5 * most
+
+
+@pytest.mark.parametrize("threshold", [0, 1, 2, 5, 1000])
+@pytest.mark.parametrize("chain", [1, 2, 4])
+def test_the_plan_and_the_scheduler_hold_the_same_sequence(threshold: int, chain: int) -> None:
+    """Both count a step of the same size, also where steps in flight are more than a prompt's share of one."""
+    facts = fake_facts(windows=(8, None), block_size=8, num_blocks=40)
+    args = EngineArgs(
+        model="m",
+        block_size=8,
+        num_kv_blocks=40,
+        max_num_seqs=4,
+        long_prefill_token_threshold=threshold,
+        depth=chain,
+        chain=chain,
+    )
+    need = Need(weights=0, buffers=0, block=1, groups=facts.groups, model_len=facts.model_len)
+    found = plan_memory(args, need, Machine(total=2**40, available=2**40))
+    config = resolve(args, facts)
+    assert found.chunk == config.scheduler.chunk
+    assert found.longest == Scheduler(config.scheduler, facts).kv.max_positions
+    assert found.model_len == config.max_model_len

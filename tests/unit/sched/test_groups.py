@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
+from octavo.errors import ConfigError
 from octavo.executor.fake import fake_facts
-from octavo.facts import KVGroup, most_positions, peak_blocks
+from octavo.facts import SPANS, KVGroup, kind_of, most_positions, peak_blocks
 from octavo.sched.block_pool import Block, BlockPool
-from octavo.sched.groups import Group, make_group
+from octavo.sched.groups import KINDS, Group, make_group
 from octavo.sched.kv import KVManager
 
 
 def group(window: int | None, block_size: int, pool: BlockPool, *, index: int = 0, chunk: int = 1) -> Group:
-    facts = KVGroup(name="g", kind="full" if window is None else "sliding", layers=1, window=window)
+    facts = KVGroup(name="g", kind=kind_of(window), layers=1, window=window)
     return make_group(facts, index, block_size=block_size, pool=pool, chunk=chunk)
 
 
@@ -46,6 +47,17 @@ def test_the_peak_is_what_a_walk_in_chunks_holds(window: int, size: int, chunk: 
             assert held <= facts.peak(end, block_size=size, chunk=chunk) == one.peak(0, end)
         worst = max(worst, held)
     assert worst >= one.peak(0, 200) - 1, "the bound is loose by more than a block"
+
+
+def test_the_memory_plan_counts_by_kind() -> None:
+    assert SPANS.keys() == KINDS.keys()
+    for kind, row in KINDS.items():
+        assert issubclass(row, SPANS[kind])
+    full = KVGroup(name="g", kind="full", layers=1, window=8)
+    assert full.peak(400, block_size=4, chunk=4) == 100
+    for kind, window, named in (("state", None, "full, sliding"), ("sliding", None, "1 or more")):
+        with pytest.raises(ConfigError, match=f"'g': got .*, allowed: {named}"):
+            KVGroup(name="g", kind=kind, layers=1, window=window).peak(400, block_size=4, chunk=4)
 
 
 def test_the_longest_sequence_of_a_pool() -> None:
