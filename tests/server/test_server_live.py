@@ -58,6 +58,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_server() -> None:
 
 def test_sigterm_while_loading_ends_quickly() -> None:
     with live(config={"port": free_port()}, load_seconds=60, wait_ready=False) as server:
+        assert server.get("/health")[0] == 503  # it listens before it can answer, and before it takes signals
         assert server.stop(timeout=5) == 0
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from octavo import LLM
 from octavo.cli import main as entry
 from octavo.cli.errors import FAILED, OK, USAGE
 from octavo.errors import ConfigError, ModelError
@@ -206,7 +207,7 @@ LIES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a shape of other bytes": (
         {"weights": {"model.embed_tokens.weight": {"format": "int8", "shape": [640, 64]}}},
-        r"model\.embed_tokens\.weight\.packed: got shape",
+        r"model\.embed_tokens\.weight \(packed: got shape",
     ),
 }
 
@@ -220,7 +221,7 @@ def test_foreign_directories_are_refused(tmp_path: Path, capsys: pytest.CaptureF
     config["quantization_config"] |= edit
     (out / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match=says):
-        open_checkpoint(out)
+        LLM(str(out), executor="reference")
 
 
 def test_the_exact_mode_and_the_reference_refuse_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
