@@ -94,7 +94,7 @@ async def ask(
 
     if leave_at is not None:
         asyncio.get_running_loop().call_later(leave_at, gone.set)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):  # a virtual machine may stand still for seconds
         await app(scope, receive, send)
     return reply
 
