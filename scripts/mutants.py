@@ -256,12 +256,17 @@ MUTANTS = (
         "            if block is None:\n                length = low\n            else:",
         "            if block is None:\n                self._found[low] = self._pool.null\n            else:",
     ),
-    of("windows never free", "groups.py", "return max(0, verified - self._window + 1) // self._block_size", "return 0"),
-    of(
+    Mutant(
+        "windows never free",
+        "src/octavo/facts.py",
+        "return max(0, verified - self.window + 1) // self.block_size",
+        "return 0",
+    ),
+    Mutant(
         "windows free one position early",
-        "groups.py",
-        "return max(0, verified - self._window + 1) // self._block_size",
-        "return max(0, verified - self._window + 2) // self._block_size",
+        "src/octavo/facts.py",
+        "return max(0, verified - self.window + 1) // self.block_size",
+        "return max(0, verified - self.window + 2) // self.block_size",
     ),
     of(
         "windows freed while their row is planned",
