@@ -237,15 +237,15 @@ class AsyncLLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """As render_chat; long conversations are rendered on a thread, so that the event loop never stalls."""
-        ask = Ask(
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            tools=tools,
-            chat_template_kwargs=chat_template_kwargs,
-        )
 
         def render() -> list[int]:
-            return self._front.render_chat(messages, ask)
+            return self.render_chat(
+                messages,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                tools=tools,
+                chat_template_kwargs=chat_template_kwargs,
+            )
 
         if sum(len(str(m.get("content", ""))) for m in messages) <= LONG_TEXT:
             return render()

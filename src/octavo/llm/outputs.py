@@ -37,8 +37,8 @@ class SeqState:
         self.stop_reason: int | str | None = None
         self.error: str | None = None
         self.first = self.last = 0.0
-        after_text = any(i not in tokenizer.special_ids for i in request.prompt_ids)
-        self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens, continues=after_text)
+        skip = params.skip_special_tokens
+        self._detokenizer = Detokenizer.after(request.prompt_ids, tokenizer, skip_special_tokens=skip)
         self._stop = StopChecker(params.stop, include=params.include_stop_str_in_output) if params.stop else None
         self._taken_text = self._taken_ids = 0
 

@@ -39,6 +39,12 @@ class Detokenizer:
         self._skip = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
         self._strip = tokenizer.strip_start and not continues
 
+    @classmethod
+    def after(cls, prompt: Iterable[int], tokenizer: Spelling, *, skip_special_tokens: bool) -> Detokenizer:
+        """Of an answer to these ids."""
+        continues = any(i not in tokenizer.special_ids for i in prompt)
+        return cls(tokenizer, skip_special_tokens=skip_special_tokens, continues=continues)
+
     def add(self, ids: Iterable[int]) -> str:
         """The text that `ids` complete."""
         spell, skip = self._tokenizer.token_bytes, self._skip

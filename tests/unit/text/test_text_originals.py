@@ -22,6 +22,7 @@ from octavo.text.vocab.tekken import Merges
 from octavo.text.vocab.vocabulary import NORMAL
 from octavo.weights.front import declared_eos, directory_vocabulary
 from octavo.weights.gguf import GGUFFile
+from tests.models_at_hand import at_hand
 from tests.texts import mixed_texts
 
 LONG = ["x" * 20_000, "word " * 5_000, "日本" * 5_000, " " * 3_000, "1" * 3_000]
@@ -45,10 +46,7 @@ def load(path: Path) -> Tokenizer:
 
 
 def gguf(name: str) -> Tokenizer:
-    at = os.environ.get("OCTAVO_TEST_MODELS")
-    if not at or not (Path(at) / name).is_file():
-        pytest.skip(f"no {name} under OCTAVO_TEST_MODELS")
-    return Tokenizer.from_gguf(GGUFFile(Path(at) / name).metadata)
+    return Tokenizer.from_gguf(GGUFFile(at_hand(name)).metadata)
 
 
 @pytest.mark.parametrize("name", ["qwen3", "llama2", "llama3_1", "gemma3", "gptoss", "deepseek"])

@@ -47,8 +47,8 @@ class TextScores:
         self._tokenizer = tokenizer
         self._top = top
         self._offset = 0
-        continues = any(i not in tokenizer.special_ids for i in output.prompt_token_ids)
-        self._text = Detokenizer(tokenizer, skip_special_tokens=skip_special_tokens, continues=continues)
+        skip = skip_special_tokens
+        self._text = Detokenizer.after(output.prompt_token_ids, tokenizer, skip_special_tokens=skip)
 
     def prompt(self, output: RequestOutput, text: str) -> TextLogprobs:
         """Of an echoed prompt, which is sent as `text`: a prompt that was given as text has no special tokens in it."""
