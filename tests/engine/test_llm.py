@@ -360,3 +360,9 @@ def test_an_answer_that_is_cut_is_told_and_counted(caplog: pytest.LogCaptureFixt
     assert [m for m in caplog.messages if "max_tokens" in m] == [
         "max_tokens: got 58, cut to 57 after a prompt of 7 tokens: the model length is 64 tokens"
     ]
+
+
+@pytest.mark.parametrize("messages", [5, [5], [[5]], "hi", ["hi"], {"role": "user"}])
+def test_what_is_no_conversation_is_told(llm: LLM, messages: Any) -> None:
+    with pytest.raises(InvalidRequest, match=r"messages.*: got .*, allowed: "):
+        llm.chat(messages)

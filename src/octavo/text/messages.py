@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from octavo.errors import InvalidRequest
@@ -22,6 +22,8 @@ ContentForm = Literal["string", "either", "parts"]
 
 def plain_messages(messages: Sequence[Mapping[str, Any]], form: ContentForm = "string") -> list[dict[str, Any]]:
     """Copies with content in a form that the template reads. Raises InvalidRequest."""
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
+        raise InvalidRequest.field("messages", messages, "a list of messages, each with role and content")
     return [_message(message, index, form) for index, message in enumerate(messages)]
 
 
