@@ -7,11 +7,14 @@ namespace octavo::OCTAVO_ISA_NS {
 
 template <bool is_bf16, int panels>
 OCTAVO_INLINE void float_range(const LinearTask& t, int64_t panel, int64_t row0, int64_t row1) {
+    const size_t next = panels * panel_bytes(t.weight.format, static_cast<size_t>(t.weight.k));
     over_rows<kFloatRows>(row0, row1, [&]<int rows>(int64_t row) {
+        // As in quant_range: of several tiles the last fetches the panels that follow.
+        const size_t ahead = row1 - row0 > kFloatRows && row + rows == row1 ? next : kAhead;
         if constexpr (is_bf16) {
-            bf16_tile<rows, panels>(t, row, panel);
+            bf16_tile<rows, panels>(t, row, panel, ahead);
         } else {
-            f32_tile<rows, panels>(t, row, panel);
+            f32_tile<rows, panels>(t, row, panel, ahead);
         }
     });
 }

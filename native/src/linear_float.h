@@ -5,8 +5,9 @@
 
 namespace octavo::OCTAVO_ISA_NS {
 
+// `ahead`: from a weight to what is asked for with it, in bytes.
 template <int rows, int panels>
-static void f32_tile(const LinearTask& t, int64_t row, int64_t panel) {
+static void f32_tile(const LinearTask& t, int64_t row, int64_t panel, size_t ahead) {
     const int64_t k = t.weight.k;
     const size_t stride = panel_bytes(WeightFormat::f32, static_cast<size_t>(k));
     const uint8_t* w = t.weight.panels + static_cast<size_t>(panel) * stride;
@@ -22,7 +23,7 @@ static void f32_tile(const LinearTask& t, int64_t row, int64_t panel) {
         OCTAVO_UNROLL
         for (int p = 0; p < panels; ++p) {
             const uint8_t* at = w + p * stride + 64 * i;
-            prefetch(at + kAhead);
+            prefetch(at + ahead);
             weights[p] = load(reinterpret_cast<const float*>(at));
         }
         OCTAVO_UNROLL
@@ -40,7 +41,7 @@ static void f32_tile(const LinearTask& t, int64_t row, int64_t panel) {
 }
 
 template <int rows, int panels>
-static void bf16_tile(const LinearTask& t, int64_t row, int64_t panel) {
+static void bf16_tile(const LinearTask& t, int64_t row, int64_t panel, size_t ahead) {
     const int64_t k = t.weight.k;
     const size_t stride = panel_bytes(WeightFormat::bf16, static_cast<size_t>(k));
     const uint8_t* w = t.weight.panels + static_cast<size_t>(panel) * stride;
@@ -57,7 +58,7 @@ static void bf16_tile(const LinearTask& t, int64_t row, int64_t panel) {
         OCTAVO_UNROLL
         for (int p = 0; p < panels; ++p) {
             const uint8_t* at = w + p * stride + 64 * i;
-            prefetch(at + kAhead);
+            prefetch(at + ahead);
             weights[p] = load_i32(at);
         }
         OCTAVO_UNROLL

@@ -14,7 +14,7 @@ inline constexpr int kQuantRows = 6, kFloatRows = 6, kPanels = 1;
 inline constexpr int kUnpackFrom = 7;
 #else
 inline constexpr int kQuantRows = 6, kFloatRows = 12, kPanels = 2;
-inline constexpr int kUnpackFrom = 13;
+inline constexpr int kUnpackFrom = 0;  // never: unpacking hides behind the dot products' two ports
 #endif
 
 // Calls tile<rows> for a row count known only at run time.
@@ -87,7 +87,7 @@ static void quant_range(const LinearTask& t, int64_t panel, int64_t row0, int64_
     QuantInput in{codes,   stride,    codes + panel_code_bytes(F::kFormat, k), stride, t.x, t.x_stride, corrections,
                   nullptr, t.weight.k};
     // A panel left over is read as it is: half the tiles to compile, for one panel in many.
-    if constexpr (F::kBits != 8 && panels == kPanels) {
+    if constexpr (kUnpackFrom != 0 && F::kBits != 8 && panels == kPanels) {
         if (row1 - row0 >= kUnpackFrom) {
             const size_t bytes = 512 * groups_of(k);
             for (int p = 0; p < panels; ++p) unpack_panel<F>(codes + p * stride, groups_of(k), unpacked + p * bytes);
@@ -97,6 +97,9 @@ static void quant_range(const LinearTask& t, int64_t panel, int64_t row0, int64_
             return quant_panels<F, false, panels>(t, in, panel, row0, row1);
         }
     }
+    // One tile streams. Of more, the first would wait for memory and the others not use it: the last fetches what
+    // follows.
+    if (row1 - row0 > kQuantRows && panel + 2 * panels <= t.panel1) in.next = codes + panels * stride;
     quant_panels<F, true, panels>(t, in, panel, row0, row1);
 }
 

@@ -10,8 +10,13 @@
 
 namespace octavo::OCTAVO_ISA_NS {
 
-// How far ahead of its use a weight is asked for, in bytes of one panel's stream.
+// How far ahead of its use a weight is asked for, in bytes of one panel's stream: what passes in the time of a read
+// from memory.
+#if defined(OCTAVO_ISA_SCALAR) || defined(OCTAVO_ISA_AVX2)
 inline constexpr int kAhead = 1536;
+#else
+inline constexpr int kAhead = 4096;
+#endif
 
 // ---- output -------------------------------------------------------------------------------------------------------
 
@@ -72,7 +77,7 @@ struct QuantInput {
     const uint8_t* x;  // first row, a q8 row
     size_t x_stride;
     const int32_t* correction;  // [row][group][run], null where the format needs none
-    const uint8_t* next;        // with unpacked codes: packed panels to fetch meanwhile, or null
+    const uint8_t* next;        // the panels that follow, where this tile is to fetch them, or null
     int64_t k;
 };
 
@@ -194,14 +199,16 @@ OCTAVO_INLINE void group_dots(const QuantInput& in, size_t group, i32x16 (&dots)
     // Quads whose codes are taken together: two share a vector of nibbles.
     constexpr int kQuads = packed && F::kBits != 8 ? 2 : 1;
     const uint8_t* codes = in.codes + group * kBytes;
-    // Behind this panel's codes the next ones to come are the next panel's.
-    const bool last = group * kBytes + kAhead >= groups * kBytes;
-    const uint8_t* ahead = codes + kAhead + (last ? panels * in.codes_stride - groups * kBytes : 0);
     if constexpr (packed) {
-        OCTAVO_UNROLL
-        for (int p = 0; p < panels; ++p) {
+        // Behind this panel's codes the next ones to come are the next panel's.
+        const bool last = group * kBytes + kAhead >= groups * kBytes;
+        const uint8_t* ahead = codes + kAhead + (last ? panels * in.codes_stride - groups * kBytes : 0);
+        if (!in.next) {
             OCTAVO_UNROLL
-            for (size_t line = 0; line < kBytes; line += 64) prefetch(ahead + p * in.codes_stride + line);
+            for (int p = 0; p < panels; ++p) {
+                OCTAVO_UNROLL
+                for (size_t line = 0; line < kBytes; line += 64) prefetch(ahead + p * in.codes_stride + line);
+            }
         }
     }
     const int8_t* x = reinterpret_cast<const int8_t*>(in.x) + kGroup * group;
@@ -284,7 +291,7 @@ static void quant_tile(const LinearTask& t, const QuantInput& in, int64_t row, i
         OCTAVO_UNROLL
         for (int p = 0; p < panels; ++p) {
             const Meta meta = meta_at<F>(in.meta + p * in.meta_stride, groups, g);
-            if constexpr (packed) {
+            if (packed && !in.next) {
                 prefetch(meta.group + panels * in.meta_stride);  // the next panel's
                 if constexpr (kMeta.super != 0) prefetch(meta.super + panels * in.meta_stride);
             } else if (in.next) {
