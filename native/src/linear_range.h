@@ -39,17 +39,38 @@ OCTAVO_INLINE void over_rows(int64_t row0, int64_t row1, const Tile& tile) {
 
 // ---- quantised ----------------------------------------------------------------------------------------------------
 
-// factor * (sum of a row's codes) for each run of each group of rows [row0, row1).
+// Sums of `count` <= 16 runs of 32 / runs codes each, a lane a run; the lanes behind them are 0.
+template <int runs>
+OCTAVO_INLINE i32x16 run_sums(const int8_t* codes, int64_t count) {
+    constexpr int kVectors = 8 / runs;  // of 64 codes, 16 quads
+    const int64_t quads = count * (8 / runs);
+    i32x16 sums[kVectors];
+    OCTAVO_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+        const int64_t left = quads - 16 * v;
+        sums[v] = left >= 16 ? add_bytes(load_i32(codes + 64 * v))
+                             : add_bytes(load_i32_first(codes + 64 * v, left < 0 ? 0 : static_cast<int>(left)));
+    }
+    OCTAVO_UNROLL
+    for (int n = kVectors / 2; n > 0; n /= 2) {
+        OCTAVO_UNROLL
+        for (int v = 0; v < n; ++v) sums[v] = add_neighbours(sums[2 * v], sums[2 * v + 1]);
+    }
+    return sums[0];
+}
+
+// factor * (sum of a row's codes) for each run of each group of rows [row0, row1). Every task makes them again, a few
+// panels wide or not.
 template <int runs>
 static void fill_corrections(const LinearTask& t, int factor, int64_t row0, int64_t row1, int32_t* out) {
     const int64_t parts = runs * static_cast<int64_t>(groups_of(t.weight.k));
     constexpr int kPart = kGroup / runs;
-    for (int64_t row = row0; row < row1; ++row) {
+    const i32x16 by = set1(static_cast<int32_t>(factor));
+    for (int64_t row = row0; row < row1; ++row, out += parts) {
         const int8_t* codes = reinterpret_cast<const int8_t*>(t.x + static_cast<size_t>(row) * t.x_stride);
-        for (int64_t part = 0; part < parts; ++part) {
-            int32_t sum = 0;
-            for (int i = 0; i < kPart; ++i) sum += codes[kPart * part + i];
-            *out++ = factor * sum;
+        for (int64_t part = 0; part < parts; part += 16) {
+            const int count = parts - part < 16 ? static_cast<int>(parts - part) : 16;
+            store_i32_first(out + part, mul(run_sums<runs>(codes + kPart * part, count), by), count);
         }
     }
 }

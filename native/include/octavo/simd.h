@@ -5,21 +5,22 @@
 // octavo::OCTAVO_ISA_NS, so that the linker can never replace one ISA's inline function by another's. Every operation
 // gives the same bits in every variant (docs/numerics.md); only `prefetch` and the shape of `mask16` are free.
 //
-// Types:      f32x16, i32x16, mask16 (one truth value a lane), plus the accumulators of linear kernels (see the
-//             variant's header: CodeDot, ByteDot).
-// Memory:     load/store need no alignment. *_first(p, n) touch only the first n lanes, 0 <= n <= 16, absent ones read
-// 0. Names:      set1, zero_f32, zero_i32, iota; load, load_i32, load_bf16, load_f16, load_i8, load_u8 (and _first of
-// the first
-//             three); store, store_i32, store_bf16, store_i8. look_up(table, indices): bytes out of 16.
-// Arithmetic: add sub mul div fma(a,b,c)=a*b+c neg abs max min sqrt round_even; max(a,b) is a > b ? a : b.
-// Integers:   add sub mul min max, bit_and bit_or bit_xor, shift_left<n> shift_right<n> (logical)
-// shift_right_signed<n>. Compare:    lt le eq (f32x16 and i32x16), select(m, a, b), mask_first(n), mask_and, mask_or,
-// mask_not, any, bits. Convert:    to_f32, to_i32 (nearest even; out of range and NaN give INT_MIN), as_i32, as_f32
-// (bits), bf16_bits. Folds:      fold_add (the tree of numerics.md), fold_max, fold_min, fold_add_i32, fold_max_i32.
-// bf16 pairs: a lane of i32x16 holds elements 2p (low half) and 2p+1 (high half): load_i32, set1_pair, pair_even,
-//             pair_odd, pair_fma(acc, a, b) = fma(a_even, b_even, fma(a_odd, b_odd, acc)), make_pairs(even, odd).
+// clang-format off
+// Types:       f32x16, i32x16, mask16 (one truth value a lane); accumulators of linears are linear_dot.h's.
+// Memory:      load/store need no alignment. *_first(p, n) touch only the first n lanes, 0 <= n <= 16; absent ones read 0.
+// Names:       set1, zero_f32, zero_i32, iota; load, load_i32, load_bf16 (and their _first), load_f16, load_i8, load_u8;
+//              store, store_i32, store_bf16 (and _first), store_i8. look_up(table, indices): bytes out of 16.
+// Arithmetic:  add sub mul div fma(a,b,c)=a*b+c neg abs max min sqrt round_even; max(a,b) is a > b ? a : b.
+// Integers:    add sub mul min max, bit_and bit_or bit_xor, shift_left<n> shift_right<n> (logical) shift_right_signed<n>.
+// Compare:     lt le eq (f32x16 and i32x16), select(m, a, b), mask_first(n), mask_and, mask_or, mask_not, any, bits.
+// Convert:     to_f32, to_i32 (nearest even; out of range and NaN give INT_MIN), as_i32, as_f32 (bits), bf16_bits.
+// Folds:       fold_add (the tree of numerics.md), fold_max, fold_min, fold_add_i32, fold_max_i32;
+//              add_neighbours(a, b): pairs of lanes, of a and then of b; add_bytes: the four int8 of each lane.
+// bf16 pairs:  a lane of i32x16 holds elements 2p (low half) and 2p+1 (high half): load_i32, set1_pair, pair_even,
+//              pair_odd, pair_fma(acc, a, b) = fma(a_even, b_even, fma(a_odd, b_odd, acc)), make_pairs(even, odd).
 // int16 pairs: a lane holds two likewise: load_code_pairs (of 32 int8), store_i16 (16 lanes to 16 numbers),
-//             pair_dot(acc, a, b) = acc + a_even * b_even + a_odd * b_odd.
+//              pair_dot(acc, a, b) = acc + a_even * b_even + a_odd * b_odd.
+// clang-format on
 #pragma once
 
 #include <cstddef>

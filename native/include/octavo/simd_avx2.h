@@ -259,6 +259,16 @@ OCTAVO_INLINE int32_t fold_max_i32(i32x16 a) {
     return _mm_cvtsi128_si32(_mm_max_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
 }
 
+OCTAVO_INLINE i32x16 add_neighbours(i32x16 a, i32x16 b) {
+    return {_mm256_permute4x64_epi64(_mm256_hadd_epi32(a.lo, a.hi), 0xd8),
+            _mm256_permute4x64_epi64(_mm256_hadd_epi32(b.lo, b.hi), 0xd8)};
+}
+OCTAVO_INLINE i32x16 add_bytes(i32x16 codes) {
+    const __m256i ones = _mm256_set1_epi8(1), pairs = _mm256_set1_epi16(1);
+    return {_mm256_madd_epi16(_mm256_maddubs_epi16(ones, codes.lo), pairs),
+            _mm256_madd_epi16(_mm256_maddubs_epi16(ones, codes.hi), pairs)};
+}
+
 // ---- bf16 pairs ---------------------------------------------------------------------------------------------------
 
 OCTAVO_INLINE i32x16 set1_pair(const uint16_t* p) {

@@ -200,6 +200,18 @@ OCTAVO_INLINE int32_t fold_max_i32(i32x16 a) {
     return _mm_cvtsi128_si32(_mm_max_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
 }
 
+// Lanes 0..7: neighbours of a added up; 8..15: those of b.
+OCTAVO_INLINE i32x16 add_neighbours(i32x16 a, i32x16 b) {
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+    return {_mm512_add_epi32(_mm512_permutex2var_epi32(a.v, even, b.v), _mm512_permutex2var_epi32(a.v, odd, b.v))};
+}
+// Each lane: the sum of its four int8.
+OCTAVO_INLINE i32x16 add_bytes(i32x16 codes) {
+    const __m512i ones = _mm512_set1_epi8(1);
+    return {_mm512_madd_epi16(_mm512_maddubs_epi16(ones, codes.v), _mm512_set1_epi16(1))};
+}
+
 // ---- bf16 pairs ---------------------------------------------------------------------------------------------------
 
 OCTAVO_INLINE i32x16 set1_pair(const uint16_t* p) {

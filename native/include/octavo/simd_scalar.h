@@ -277,6 +277,24 @@ OCTAVO_FOLD(f32x16, fold_min, float, x < y ? x : y)
 OCTAVO_FOLD(i32x16, fold_add_i32, int32_t, s32(u32(x) + u32(y)))
 OCTAVO_FOLD(i32x16, fold_max_i32, int32_t, x > y ? x : y)
 
+OCTAVO_INLINE i32x16 add_neighbours(i32x16 a, i32x16 b) {
+    i32x16 out;
+    for (int i = 0; i < 8; i++) {
+        out.v[i] = a.v[2 * i] + a.v[2 * i + 1];
+        out.v[8 + i] = b.v[2 * i] + b.v[2 * i + 1];
+    }
+    return out;
+}
+OCTAVO_INLINE i32x16 add_bytes(i32x16 codes) {
+    i32x16 out;
+    for (int i = 0; i < 16; i++) {
+        int8_t four[4];
+        memcpy(four, &codes.v[i], 4);
+        out.v[i] = four[0] + four[1] + four[2] + four[3];
+    }
+    return out;
+}
+
 // ---- bf16 pairs ---------------------------------------------------------------------------------------------------
 
 OCTAVO_INLINE i32x16 set1_pair(const uint16_t* p) {

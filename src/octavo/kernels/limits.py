@@ -1,7 +1,7 @@
 """What this machine gives our kernels at most: bytes a second from memory, operations a second in each format.
 
 `read` is a float32 linear of one row over weights several times the last cache: it does nothing but read them. A peak
-is a linear of 240 rows whose weight stays in the first-level cache (2 operations a multiply-add): the ceiling of the
+is what 240 rows more cost a linear whose weight stays in the caches (2 operations a multiply-add): the ceiling of the
 kernel itself, so that a share of it says how far a shape is from the best one. All takes under 3 seconds and is kept in
 a file, by processor, instruction set and number of threads.
 """
@@ -25,7 +25,7 @@ LEAST_POOL, MOST_POOL = 96 << 20, 1 << 30
 SECONDS = 0.12
 """Spent on one cell."""
 READ = (1024, 8192)
-PEAK = (240, 256, 32)
+PEAK = (240, 512, 64)
 """Rows, k, and n for each thread."""
 
 
@@ -104,7 +104,8 @@ class Meter:
     def peak(self, fmt: str, *, activation: str = "") -> float:
         """Operations a second."""
         m, k, n = PEAK[0], PEAK[1], PEAK[2] * self.team.threads
-        return 2.0 * m * k * n / self.seconds(fmt, m, k, n, activation=activation, cached=True)
+        one, two = (self.seconds(fmt, rows, k, n, activation=activation, cached=True) for rows in (m, 2 * m))
+        return 2.0 * m * k * n / (two - one if two > one else two / 2)
 
     def close(self) -> None:
         self.team.close()
@@ -118,7 +119,7 @@ def machine_limits(
     `file` keeps them; one that cannot be read or written does no harm. `remeasure` forgets what it has.
     """
     cpu, isa = cpu_name(), _native.isa()
-    key = f"{cpu}, {isa}, {threads} threads"
+    key = f"{cpu}, {isa}, {threads} threads, {PEAK}"  # what was measured otherwise is another limit
     stored = _load(file)
     known = None if remeasure else stored.get(key)
     missing = [f for f in formats if known is None or f not in known.peaks]
