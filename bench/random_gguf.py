@@ -17,6 +17,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Kind
+from gguf import LlamaFileType
 from numpy.typing import NDArray
 
 SPREAD = 0.02
@@ -84,6 +85,13 @@ TYPES: dict[str, tuple[Kind, int, Callable[[np.random.Generator, int], NDArray[n
 }
 """Name -> GGUF's, numbers of a block, random blocks."""
 
+FILE_TYPES = {
+    "q4_0": LlamaFileType.MOSTLY_Q4_0,
+    "q8_0": LlamaFileType.MOSTLY_Q8_0,
+    "q4_k": LlamaFileType.MOSTLY_Q4_K_M,
+}
+"""What the file as a whole says it is: OpenVINO opens none that does not."""
+
 
 def matrices(shape: Shape) -> Iterator[tuple[str, int, int]]:
     """(name, rows, columns) of every weight of the layers."""
@@ -126,6 +134,8 @@ def unfit(shape: Shape, kind: str) -> str:
 def write(out: Path, shape: Shape, kind: str, vocabulary: Path) -> None:
     writer = gguf.GGUFWriter(out, shape.architecture)
     writer.add_name(out.stem)
+    writer.add_file_type(FILE_TYPES[kind])
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     writer.add_block_count(shape.layers)
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(shape.hidden)

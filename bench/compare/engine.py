@@ -48,16 +48,20 @@ class Engine(Protocol):
 
 
 def said(command: Sequence[str], *, env: dict[str, str] | None = None) -> str:
-    """What a command prints, both streams, without blank ends. Raises subprocess.SubprocessError, OSError."""
+    """What a command prints, both streams, without blank ends. Raises subprocess.SubprocessError (a failure with the
+    end of what it printed), OSError.
+    """
     done = subprocess.run(
         command,
-        check=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=300,
         env=os.environ | (env or {}),
     )
+    if done.returncode:
+        words = " ".join(done.stdout[-300:].split())
+        raise subprocess.SubprocessError(f"{Path(command[0]).name} ended with code {done.returncode}: {words}")
     return done.stdout.strip()
 
 

@@ -3,7 +3,8 @@
     PYTHON_WITH_OPENVINO_GENAI openvino_server.py MODEL.gguf --port 8000 --threads 2
 
 Runs in the rival's own environment: only the standard library and its package. It sends a token's id as its text and
-does no tokenising, so it does less than a server would.
+does no tokenising, so it does less than a server would. The port has a process of its own: the pipeline's step() keeps
+Python's lock, and beside it in one process an event loop would send a single write between two steps.
 """
 
 from __future__ import annotations
@@ -12,17 +13,31 @@ import argparse
 import asyncio
 import itertools
 import json
+import multiprocessing
+import os
 import sys
-import threading
-from collections.abc import Callable
-from typing import Any
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
 
 TOKENS_A_STEP, STREAMS, CACHE_GB = 512, 32, 4
-Tokens = list[tuple[int, bool]]
+Found = tuple[int, list[int], bool]
+"""Request, its new tokens, whether it ended."""
+
+
+class Steps(Protocol):
+    """Generates for all open requests, a step at a time."""
+
+    open: dict[int, Any]
+
+    def add(self, key: int, prompt: list[int], out: int) -> None:
+        """Open a request for exactly `out` greedy tokens."""
+
+    def step(self) -> list[Found]:
+        """One step of all; a request that ended is open no more."""
 
 
 class Pipeline:
-    """Steps in a thread of its own as long as a request is open."""
+    """OpenVINO's own."""
 
     def __init__(self, path: str, threads: int) -> None:
         import openvino_genai as genai
@@ -34,55 +49,78 @@ class Pipeline:
         properties = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "THROUGHPUT", "NUM_STREAMS": 1}
         self._genai = genai
         self._pipe = genai.ContinuousBatchingPipeline(path, scheduler, "CPU", properties)
-        self._ids = itertools.count()
-        self._open: dict[int, tuple[Any, Callable[[Tokens], None]]] = {}
-        self._work = threading.Condition()
-        threading.Thread(target=self._steps, daemon=True).start()
+        self.open: dict[int, Any] = {}
 
-    def ask(self, prompt: list[int], out: int, deliver: Callable[[Tokens], None]) -> None:
-        """Queue a prompt; `deliver` gets (token, is the last) from the stepping thread."""
-        handle = self._add(prompt, self._greedy(out))
-        with self._work:
-            self._open[next(self._ids)] = (handle, deliver)
-            self._work.notify()
-
-    def _greedy(self, out: int) -> Any:
-        config = self._genai.GenerationConfig()
-        config.max_new_tokens, config.ignore_eos, config.do_sample = out, True, False
-        return config
-
-    def _add(self, prompt: list[int], config: Any) -> Any:
+    def add(self, key: int, prompt: list[int], out: int) -> None:
         import numpy as np
         import openvino
 
-        return self._pipe.add_request(next(self._ids), openvino.Tensor(np.array([prompt], dtype=np.int64)), config)
+        config = self._genai.GenerationConfig()
+        config.max_new_tokens, config.ignore_eos, config.do_sample = out, True, False
+        tokens = openvino.Tensor(np.array([prompt], dtype=np.int64))
+        self.open[key] = self._pipe.add_request(key, tokens, config)
 
-    def _steps(self) -> None:
+    def step(self) -> list[Found]:
         running = self._genai.GenerationStatus.RUNNING
+        self._pipe.step()
+        found: list[Found] = []
+        for key, handle in list(self.open.items()):
+            tokens = next(iter(handle.read().values())).generated_ids if handle.can_read() else []
+            ended = handle.get_status() != running and not handle.can_read()
+            if tokens or ended:
+                found.append((key, [int(t) for t in tokens], ended))
+            if ended:
+                del self.open[key]
+        return found
+
+
+def generate(pipeline: Steps, port: Connection) -> None:
+    """Requests from the port's process, what each step found back to it, until it is gone."""
+    port.send(None)  # ready
+    try:
         while True:
-            with self._work:
-                self._work.wait_for(lambda: self._open)
-                held = list(self._open.items())
-            self._pipe.step()
-            for key, (handle, deliver) in held:
-                tokens = next(iter(handle.read().values())).generated_ids if handle.can_read() else []
-                ended = handle.get_status() != running and not handle.can_read()
-                if tokens or ended:
-                    deliver([(int(t), False) for t in tokens] + ([(-1, True)] if ended else []))
-                if ended:
-                    with self._work:
-                        del self._open[key]
+            while not pipeline.open or port.poll():
+                pipeline.add(*port.recv())
+            if found := pipeline.step():
+                port.send(found)
+    except (EOFError, ConnectionError):
+        return
 
 
-async def answer(pipeline: Pipeline, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+class Desk:
+    """The port's side: which answer waits for which request."""
+
+    def __init__(self, engine: Connection) -> None:
+        self._engine, self._keys = engine, itertools.count()
+        self._waiting: dict[int, asyncio.Queue[Found]] = {}
+
+    def listen(self) -> None:
+        """From within the event loop."""
+        asyncio.get_running_loop().add_reader(self._engine.fileno(), self._deliver)
+
+    def ask(self, prompt: list[int], out: int) -> asyncio.Queue[Found]:
+        """What is found for it, step by step."""
+        key, queue = next(self._keys), asyncio.Queue[Found]()
+        self._waiting[key] = queue
+        self._engine.send((key, prompt, out))
+        return queue
+
+    def _deliver(self) -> None:
+        try:
+            found: list[Found] = self._engine.recv()
+        except (EOFError, ConnectionError):
+            os._exit(1)  # the engine's process says why
+        for one in found:
+            key, _, ended = one
+            self._waiting[key].put_nowait(one)
+            if ended:
+                del self._waiting[key]
+
+
+async def answer(desk: Desk, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
     """Stream one completion as server-sent events, or send it whole where `stream` is not set."""
-    prompt, out = list(body["prompt"]), int(body.get("max_tokens", 16))
-    loop, queue = asyncio.get_running_loop(), asyncio.Queue[Tokens]()
-
-    def deliver(tokens: Tokens) -> None:
-        loop.call_soon_threadsafe(queue.put_nowait, tokens)
-
-    pipeline.ask(prompt, out, deliver)
+    prompt = list(body["prompt"])
+    queue = desk.ask(prompt, int(body.get("max_tokens", 16)))
     usage = {"prompt_tokens": len(prompt), "completion_tokens": 0}
     stream = bool(body.get("stream"))
     if stream:
@@ -90,13 +128,13 @@ async def answer(pipeline: Pipeline, body: dict[str, Any], writer: asyncio.Strea
     texts: list[str] = []
     ended = False
     while not ended:
-        for token, ended in await queue.get():
-            if not ended:
-                usage["completion_tokens"] += 1
-                texts.append(f" {token}")
-                if stream:
-                    writer.write(b'data: {"choices": [{"index": 0, "text": " %d"}]}\n\n' % token)
-        await writer.drain()
+        _, tokens, ended = await queue.get()
+        usage["completion_tokens"] += len(tokens)
+        texts += [f" {token}" for token in tokens]
+        if stream:
+            event = b'data: {"choices": [{"index": 0, "text": " %d"}]}\n\n'
+            writer.write(b"".join(event % token for token in tokens))
+            await writer.drain()
     last = {"choices": [{"index": 0, "text": "", "finish_reason": "length"}], "usage": usage}
     if stream:
         writer.write(b"data: " + json.dumps(last).encode() + b"\n\ndata: [DONE]\n\n")
@@ -111,14 +149,14 @@ def respond(writer: asyncio.StreamWriter, status: int, body: object) -> None:
     writer.write(head.encode() + b"Connection: close\r\n\r\n" + data)
 
 
-async def connected(pipeline: Pipeline, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def connected(desk: Desk, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """One request a connection."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         lengths = [int(h.partition(":")[2]) for h in head if h.lower().startswith("content-length:")]
         body = await reader.readexactly(lengths[0] if lengths else 0)
         if head[0].startswith("POST /v1/completions "):
-            await answer(pipeline, json.loads(body), writer)
+            await answer(desk, json.loads(body), writer)
         else:
             respond(writer, 404, {"error": {"message": "only POST /v1/completions"}})
         await writer.drain()
@@ -128,10 +166,21 @@ async def connected(pipeline: Pipeline, reader: asyncio.StreamReader, writer: as
         writer.close()
 
 
-async def serve(pipeline: Pipeline, port: int) -> None:
-    server = await asyncio.start_server(lambda r, w: connected(pipeline, r, w), "127.0.0.1", port, limit=1 << 20)
+async def serve(desk: Desk, port: int) -> None:
+    desk.listen()
+    server = await asyncio.start_server(lambda r, w: connected(desk, r, w), "127.0.0.1", port, limit=1 << 20)
     async with server:
         await server.serve_forever()
+
+
+def open_port(engine: Connection, others: Connection, port: int) -> None:
+    """The port's process; it listens once the model is read."""
+    others.close()  # else the engine's end would not be seen
+    try:
+        engine.recv()
+    except EOFError:
+        return
+    asyncio.run(serve(Desk(engine), port))
 
 
 def main() -> int:
@@ -140,7 +189,11 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
-    asyncio.run(serve(Pipeline(args.model, args.threads), args.port))
+    ours, theirs = multiprocessing.Pipe()
+    fork = multiprocessing.get_context("fork")  # before the package is read: no thread is there yet
+    fork.Process(target=open_port, args=(theirs, ours, args.port), daemon=True).start()
+    theirs.close()
+    generate(Pipeline(args.model, args.threads), ours)
     return 0
 
 

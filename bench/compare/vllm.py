@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from bench.compare.engine import Model, missing, said
 
 KV_GB = 6
+SILENT = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+"""The model is a folder: a server under test has nothing to ask or to tell the network."""
 
 
 class Vllm:
@@ -40,8 +43,9 @@ class Vllm:
         return [*module, *where, *port_flags, *tuned, "--enable-prompt-tokens-details"]
 
     def environment(self) -> dict[str, str]:
-        bind = "0" if self.threads == 1 else f"0-{self.threads - 1}"
-        env = {"VLLM_CPU_KVCACHE_SPACE": str(KV_GB), "VLLM_CPU_OMP_THREADS_BIND": bind}
+        # By number, or it would leave the CPUs that taskset holds all engines to.
+        bind = ",".join(map(str, sorted(os.sched_getaffinity(0))[: self.threads]))
+        env = SILENT | {"VLLM_CPU_KVCACHE_SPACE": str(KV_GB), "VLLM_CPU_OMP_THREADS_BIND": bind}
         return env | ({"LD_PRELOAD": self.preload} if self.preload else {})
 
     def version(self) -> str:

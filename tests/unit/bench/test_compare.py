@@ -13,6 +13,7 @@ pytest.importorskip("numpy")
 
 from bench.compare.__main__ import engines_of, main, parser
 from bench.compare.engine import Engine, Model
+from bench.compare.llama import LlamaServer
 from bench.compare.plots import LATENCIES, points
 from bench.compare.records import Figures, Record, Session, path_of, read, records
 from bench.compare.results import compared, results
@@ -20,6 +21,7 @@ from bench.compare.runner import Runner, order
 from bench.compare.summary import Line, Spread, lines, number
 from bench.compare.table import markdown
 from bench.compare.targets import BY_SIZE, target_rows
+from bench.compare.vllm import Vllm
 from bench.rows import Context, Row
 from octavo.errors import EngineDead
 
@@ -294,6 +296,33 @@ def test_every_engine_says_what_it_lacks(tmp_path: Path) -> None:
     assert why["vllm"] == "no float directory given"
     assert why["vllm-w8a8"] == "no W8A8 directory given"
     assert "Q4_1" in str(why["openvino"])
+
+
+def test_an_engine_that_does_not_start_is_told_with_its_words(tmp_path: Path) -> None:
+    broken = tmp_path / "llama-server"
+    broken.write_text("#!/bin/sh\necho libllama.so.0: cannot open >&2\nexit 127\n")
+    broken.chmod(0o755)
+    told: list[str] = []
+    gguf = tmp_path / "m.gguf"
+    gguf.touch()
+    Runner(
+        out=tmp_path,
+        model=Model(name="m", gguf=gguf),
+        engines=[LlamaServer(broken, 1)],
+        probe=FakeProbe({}),
+        reference="vllm",
+        tell=told.append,
+    ).run(["W1"], 1)
+    assert told == [
+        "llama-server: not run: it does not tell its version: llama-server ended with code 127: "
+        "libllama.so.0: cannot open"
+    ]
+
+
+def test_vllm_is_bound_to_the_cpus_that_taskset_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {5, 2, 3})
+    for threads, bound in ((1, "2"), (2, "2,3"), (3, "2,3,5")):
+        assert Vllm(Path("python"), threads).environment()["VLLM_CPU_OMP_THREADS_BIND"] == bound
 
 
 def test_a_record_survives_a_round_trip(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ import pytest
 pytest.importorskip("gguf", reason="files of random weights are written by the package gguf")
 
 import numpy as np
+from gguf import GGUFReader
 from gguf.quants import dequantize
 
-from bench.random_gguf import SHAPES, SPREAD, TYPES, Shape, unfit, write
+from bench.random_gguf import FILE_TYPES, SHAPES, SPREAD, TYPES, Shape, unfit, write
 from octavo.weights.checkpoint import open_checkpoint
 from tests.unit.weights.gguf_maker import LLAMA, gguf_bytes
 
@@ -37,6 +38,8 @@ def test_a_file_opens_with_its_shape_and_vocabulary(kind: str, shape: Shape, tmp
     config = checkpoint.config
     assert [config[k] for k in ("hidden_size", "num_hidden_layers", "head_dim")] == [256, shape.layers, shape.head]
     assert {t.source for t in checkpoint.tensors.values()} == {"q8_0", kind, "f32"}
+    told = GGUFReader(tmp_path / "made.gguf").fields["general.file_type"].contents()
+    assert told == FILE_TYPES[kind], "OpenVINO opens no file without it"
 
 
 def test_shapes_and_types() -> None:
