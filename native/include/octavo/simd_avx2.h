@@ -285,6 +285,12 @@ OCTAVO_INLINE i32x16 make_pairs(f32x16 even, f32x16 odd) {
     return bit_or(bf16_bits(even), shift_left<16>(bf16_bits(odd)));
 }
 
+OCTAVO_INLINE void store_bf16_weights(uint16_t* p, f32x16 a) { store_bf16(p, a); }
+OCTAVO_INLINE void store_bf16_weights(uint16_t* p, f32x16 a, f32x16 b) {
+    store_bf16(p, a);
+    store_bf16(p + 16, b);
+}
+
 // ---- int16 pairs --------------------------------------------------------------------------------------------------
 
 OCTAVO_INLINE i32x16 load_code_pairs(const int8_t* p) {

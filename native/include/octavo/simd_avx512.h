@@ -234,6 +234,24 @@ OCTAVO_INLINE i32x16 make_pairs(f32x16 even, f32x16 odd) {
     return bit_or(bf16_bits(even), shift_left<16>(bf16_bits(odd)));
 }
 
+// Numbers of 0, of normal size, or NaN; a NaN's bits are free. The instruction flushes denormals and keeps a NaN's
+// sign.
+OCTAVO_INLINE void store_bf16_weights(uint16_t* p, f32x16 a) {
+#if defined(OCTAVO_ISA_AVX512BF16) && !defined(OCTAVO_EMULATE_AVX512)
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(a.v)));
+#else
+    store_bf16(p, a);
+#endif
+}
+OCTAVO_INLINE void store_bf16_weights(uint16_t* p, f32x16 a, f32x16 b) {
+#if defined(OCTAVO_ISA_AVX512BF16) && !defined(OCTAVO_EMULATE_AVX512)
+    _mm512_storeu_si512(p, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b.v, a.v)));
+#else
+    store_bf16(p, a);
+    store_bf16(p + 16, b);
+#endif
+}
+
 // ---- int16 pairs --------------------------------------------------------------------------------------------------
 
 OCTAVO_INLINE i32x16 load_code_pairs(const int8_t* p) {

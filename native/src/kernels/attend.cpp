@@ -7,6 +7,8 @@
 //
 // Few rows read the cache where it lies; many rows unpack a tile once to f32 and reuse it. Both are the same chains.
 // A cache of int8 codes has sums of integers instead (attend_codes.h).
+#include <utility>
+
 #include "attend_codes.h"
 #include "attend_item.h"
 #include "attend_softmax.h"
@@ -346,9 +348,9 @@ void run_item(Item& c) {
                 out[width + 1] = c.mem.l[r];
             }
         } else if (span == c.it->span) {
-            memcpy(c.mem.total_m, c.mem.m, 4 * static_cast<std::size_t>(c.rows));
-            memcpy(c.mem.total_l, c.mem.l, 4 * static_cast<std::size_t>(c.rows));
-            memcpy(c.mem.total, c.mem.o, 4 * static_cast<std::size_t>(c.rows * width));
+            std::swap(c.mem.total_m, c.mem.m);
+            std::swap(c.mem.total_l, c.mem.l);
+            std::swap(c.mem.total, c.mem.o);
         } else {
             fold(c.mem, c.rows, width, c.mem.m, c.mem.l, c.mem.o, width);
         }

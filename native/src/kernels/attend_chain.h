@@ -30,7 +30,7 @@ constexpr bool keeps_pairs() {
 // wide enough to hide the latency of an FMA.
 #if defined(OCTAVO_ISA_AVX512BF16) || defined(OCTAVO_ISA_AVX512VNNI)
 constexpr int tile_rows(Source) { return 6; }
-constexpr int tile_vectors(Source, int rows) { return rows <= 3 ? 4 : 2; }
+constexpr int tile_vectors(Source, int) { return 4; }
 #elif defined(OCTAVO_ISA_SCALAR)
 constexpr int tile_rows(Source) { return 2; }  // a compiler's registers, and its time
 constexpr int tile_vectors(Source, int) { return 1; }

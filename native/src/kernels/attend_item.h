@@ -116,8 +116,14 @@ void pack_queries(const Item& c) {
             const std::uint8_t* row = row_of(op.q, token_of(*c.it, r / op.group));
             load_columns(row, op.q.dtype, op.q.offset + head * op.q.stride, static_cast<std::int32_t>(dim), temp);
             if constexpr (keeps_pairs<kBf16, kDirect>()) {
-                auto* q = reinterpret_cast<std::uint16_t*>(c.mem.q) + r0 * dim;
-                for (std::int64_t d = 0; d < dim; d++) q[(d / 2 * high + i) * 2 + d % 2] = f32_to_bf16(temp[d]);
+                // Pairs are read whole vectors at a time: dim % 16 == 0.
+                auto* q = reinterpret_cast<std::int32_t*>(c.mem.q) + r0 * dim / 2 + i;
+                alignas(32) std::int32_t pairs[8];
+                for (std::int64_t d = 0; d < dim; d += 16) {
+                    store_bf16(reinterpret_cast<std::uint16_t*>(pairs), load(temp + d));
+                    OCTAVO_UNROLL
+                    for (int j = 0; j < 8; j++) q[(d / 2 + j) * high] = pairs[j];
+                }
             } else {
                 float* q = c.mem.q + r0 * dim;
                 for (std::int64_t d = 0; d < dim; d++)
