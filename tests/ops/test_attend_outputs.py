@@ -58,3 +58,24 @@ def test_codes_are_those_of_a_row(heads: tuple[int, int, int], dtype: str) -> No
         assert net.bits(3, 40) == rows, isa
         net.close()
     assert len(got) == 1
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_what_is_not_a_number_stays_in_its_rows(dtype: str) -> None:
+    """Queries with NaNs of either sign and payload, and infinite scores: the same rows are NaN in every variant, whatever
+    rounds the weights, and all others keep their bits."""
+    case = Case(150, (6, 2, 64), seed=7)
+    case.q[20, 3], case.q[40, 70] = np.nan, np.float32(np.inf)
+    case.q[60, 130:140] = np.array([0xFFC01234], np.uint32).view(np.float32)[0]
+    got = []
+    for isa in ISAS:
+        net = make_net(case, dtype, isa=isa, threads=2)
+        with np.errstate(invalid="ignore"):
+            got.append(run(net, case, [100, 50]))
+        net.close()
+    bad = np.isnan(got[0])
+    assert bad[[20, 40, 60]].any(axis=1).all()
+    assert bad.any(axis=1).sum() == 3
+    for other in got[1:]:
+        assert (np.isnan(other) == bad).all()
+        assert (other[~bad] == got[0][~bad]).all()
