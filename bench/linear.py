@@ -7,7 +7,7 @@ For each shape, format, row count and thread count: microseconds of one call, we
 instructions (many rows). Weights are cycled through 128 MiB, so that they come from memory as in a real model.
 
 The limits are measured here, in the same minute. `read`: a float32 linear of one row, which does nothing but read
-its weight. `float32`: one of 240 rows whose weight stays in the first-level cache. The integer ceilings are bounds
+its weight. `float32`: what 240 rows more cost one whose weight stays in the caches. The integer ceilings are bounds
 made from it: 4 bits 4 times (vpmaddubsw + vpaddw, 32 multiply-adds in the slots of two), 8 bits 2 times. On Zen 3 a
 bare loop of those two instructions reached 3.2 times float32, so 80 % is all there is for 4 bits. With AVX-512 VNNI
 both are 4 times.
