@@ -14,9 +14,12 @@ inline constexpr int kTokenRows = 4;
 inline constexpr int kTokenRows = 12;
 #endif
 
-// `ahead`: from a weight to what is asked for with it, in bytes.
+// What a tile asks for: what will be read soon, from memory and on into the panels that follow; the same of its own
+// panels, which a tile before it left in the second-level cache; or the panels that follow.
+enum class Fetch { stream, again, next };
+
 template <int rows, int panels>
-static void token_tile(const LinearTask& t, int64_t row, int64_t panel, size_t ahead) {
+static void token_tile(const LinearTask& t, int64_t row, int64_t panel, Fetch fetch) {
     using Dot = ByteDot;
     const size_t k = static_cast<size_t>(t.weight.k);
     const size_t stride = panel_bytes(WeightFormat::int8t, k);
@@ -40,7 +43,13 @@ static void token_tile(const LinearTask& t, int64_t row, int64_t panel, size_t a
     const int8_t* x[kPointers];
     OCTAVO_UNROLL
     for (int i = 0; i < kPointers; ++i) x[i] = reinterpret_cast<const int8_t*>(first + 3 * i * t.x_stride);
-    for (size_t g = groups_of(k); g > 0; --g) {
+    const size_t groups = groups_of(k);
+    size_t ahead = fetch == Fetch::next ? panels * stride : kAhead;
+    // Behind a panel the next to come is not its neighbour, which is read beside it.
+    constexpr size_t kGroupsAhead = kAhead / 512;
+    const size_t turn = fetch != Fetch::stream ? groups : groups > kGroupsAhead ? groups - kGroupsAhead : 0;
+    for (size_t g = 0; g < groups; ++g) {
+        if (g == turn) ahead += (panels - 1) * stride;
         OCTAVO_UNROLL
         for (int quad = 0; quad < 8; ++quad) {
             typename Dot::Weights codes[panels];
@@ -79,10 +88,10 @@ static void token_tile(const LinearTask& t, int64_t row, int64_t panel, size_t a
 
 template <int panels>
 static void token_range(const LinearTask& t, int64_t panel, int64_t row0, int64_t row1) {
-    const size_t next = panels * panel_bytes(t.weight.format, static_cast<size_t>(t.weight.k));
     over_rows<kTokenRows>(row0, row1, [&]<int rows>(int64_t row) {
         // As in quant_range: of several tiles the last fetches the panels that follow.
-        token_tile<rows, panels>(t, row, panel, row1 - row0 > kTokenRows && row + rows == row1 ? next : kAhead);
+        const Fetch fetch = row1 - row0 <= kTokenRows ? Fetch::stream : row + rows == row1 ? Fetch::next : Fetch::again;
+        token_tile<rows, panels>(t, row, panel, fetch);
     });
 }
 
