@@ -24,7 +24,7 @@ SHAPES = [(576, 960), (576, 3072), (1536, 576), (576, 49152), (2048, 8192), (896
 """(k, n): SmolLM2-135M's, a larger one, Qwen2.5-0.5B's."""
 FORMATS = [
     "int4m", "int4", "int4k", "int4n", "int4x", "int4e", "int5", "int5k", "int6k", "int3k", "int2k", "int8", "int8f",
-    "bf16", "f32",
+    "int8t", "bf16", "f32",
 ]  # fmt: skip
 ROWS = [1, 4, 8, 16, 32, 64, 256]
 
@@ -42,7 +42,7 @@ def main() -> None:
         read, flops = bench.read(), bench.peak("f32")
         print(f"{args.isa}, {threads} threads: read {read / 1e9:.1f} GB/s, float32 {flops / 1e9:.0f} GFLOP/s")
         for fmt in args.formats:
-            slow = args.isa == "avx2" and fmt in ("int8", "int8f", "int6k", "int3k", "int4n", "int4x")
+            slow = args.isa == "avx2" and fmt in ("int8", "int8f", "int8t", "int6k", "int3k", "int4n", "int4x")
             factor = 1 if fmt in ("f32", "bf16") else 2 if slow else 4
             ceiling = flops * factor
             for k, n in (SHAPES[i] for i in args.shapes):

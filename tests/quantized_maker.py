@@ -188,6 +188,7 @@ _AWQ = {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"
 _GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": False, "sym": False}
 _INT4 = {"num_bits": 4, "strategy": "group", "group_size": GROUP}
 _INT8 = {"num_bits": 8, "strategy": "channel", "symmetric": True}
+_TOKEN = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
 _FP8 = {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True}
 
 KINDS: dict[str, tuple[dict[str, Any], Encoder, str]] = {
@@ -209,7 +210,7 @@ KINDS: dict[str, tuple[dict[str, Any], Encoder, str]] = {
         "z4",
     ),
     "ct-w8a16": (_ct("pack-quantized", {**_INT4, "num_bits": 8, "symmetric": True}), packed(bits=8), "q8_0"),
-    "ct-w8a8": (_ct("int-quantized", _INT8, input_activations={"num_bits": 8, "dynamic": True}), whole_bytes(), "q8_0"),
+    "ct-w8a8": (_ct("int-quantized", _INT8, input_activations=_TOKEN), whole_bytes(), "q8_0c"),
     "ct-w8a8-f32-scales": (_ct("int-quantized", _INT8), whole_bytes(kind="F32"), "s8"),
     "ct-fp8": (_ct("float-quantized", {**_FP8, "strategy": "channel"}), fp8(per_row=True), "bf16"),
     "ct-fp8-naive": (_ct("naive-quantized", _FP8), fp8(), "bf16"),

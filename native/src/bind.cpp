@@ -44,7 +44,7 @@ E named(const std::string& name, const std::pair<const char*, E> (&table)[N], co
 
 Dtype dtype_of(const std::string& name) {
     static constexpr std::pair<const char*, Dtype> kTable[] = {
-        {"f32", Dtype::f32}, {"bf16", Dtype::bf16}, {"q8", Dtype::q8}, {"i32", Dtype::i32}};
+        {"f32", Dtype::f32}, {"bf16", Dtype::bf16}, {"q8", Dtype::q8}, {"q8t", Dtype::q8t}, {"i32", Dtype::i32}};
     return named(name, kTable, "dtype");
 }
 

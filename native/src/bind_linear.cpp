@@ -1,4 +1,4 @@
-// Single kernels for tests and benchmarks: a linear, q8 rows and packed columns of any variant this CPU has.
+// Single kernels for tests and benchmarks: a linear, q8 and q8t rows and packed columns of any variant this CPU has.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -32,6 +32,7 @@ const Kernels& table(const std::string& isa) {
 LinearWeight weight_of(const std::string& format, std::int64_t n, std::int64_t k, const Bytes& packed) {
     const LinearWeight weight{format_of(format), n, k, packed.data()};
     check(n > 0 && k > 0, "n and k must be positive");
+    check(weight.format != WeightFormat::int8t || k <= kMaxTokenWidth, "int8t: k above 131,072");
     check(packed.size() == packed_bytes(weight.format, static_cast<std::size_t>(n), static_cast<std::size_t>(k)),
           "weight: not packed_bytes(format, n, k) long");
     check(reinterpret_cast<std::uintptr_t>(packed.data()) % kAlign == 0, "weight: not 64-byte aligned");
@@ -89,16 +90,17 @@ void linear(Team& team, const std::string& isa, const std::string& format, std::
     run(kernels, task, team);
 }
 
-void quantize_rows(Team& team, const std::string& isa, const Matrix& x, MutableBytes out) {
+void quantize_rows(Team& team, const std::string& isa, const Matrix& x, MutableBytes out, bool token) {
     const std::size_t rows = x.shape(0);
     const std::size_t width = x.shape(1);
-    const std::size_t stride = row_bytes(RowType::q8, width);
-    check(out.size() == rows * stride, "out: not rows * row_bytes('q8', width) long");
+    const std::size_t stride = row_bytes(token ? RowType::q8t : RowType::q8, width);
+    check(out.size() == rows * stride, "out: not rows * row_bytes('q8' or 'q8t', width) long");
     const Kernels& kernels = table(isa);
+    const auto quantize = token ? kernels.quantize_token : kernels.quantize_row;
     auto work = [&](int thread) {
         if (thread != 0) return;
         for (std::size_t row = 0; row < rows; ++row) {
-            kernels.quantize_row(x.data() + row * width, static_cast<std::int64_t>(width), out.data() + row * stride);
+            quantize(x.data() + row * width, static_cast<std::int64_t>(width), out.data() + row * stride);
         }
     };
     team.run(work);
@@ -122,7 +124,7 @@ void bind_linear(nb::module_& m) {
     m.def("linear", &linear, "team"_a, "isa"_a, "format"_a, "n"_a, "k"_a, "weight"_a, "x"_a, "rows"_a, "out"_a,
           "out_bf16"_a = false, "accumulate"_a = false, "bias"_a = nb::none(), "panel0"_a = 0, "panel1"_a = -1,
           "scale"_a = 1.0f);
-    m.def("quantize_rows", &quantize_rows, "team"_a, "isa"_a, "x"_a, "out"_a);
+    m.def("quantize_rows", &quantize_rows, "team"_a, "isa"_a, "x"_a, "out"_a, "token"_a = false);
     m.def("dequantize_row", &dequantize_row, "team"_a, "isa"_a, "format"_a, "n"_a, "k"_a, "weight"_a, "column"_a,
           "out"_a);
 }

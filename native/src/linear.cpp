@@ -36,6 +36,7 @@ void linear_panels(const LinearTask& task) {
         case WeightFormat::bf16: return float_linear<true>(task);
         case WeightFormat::int8: return OCTAVO_INTEGER_NS::linear_int8(task);
         case WeightFormat::int8f: return OCTAVO_INTEGER_NS::linear_int8f(task);
+        case WeightFormat::int8t: return OCTAVO_INTEGER_NS::linear_int8t(task);
         case WeightFormat::int4: return OCTAVO_INTEGER_NS::linear_int4(task);
         case WeightFormat::int4m: return OCTAVO_INTEGER_NS::linear_int4m(task);
         case WeightFormat::int4z: return OCTAVO_INTEGER_NS::linear_int4z(task);

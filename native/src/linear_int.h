@@ -15,6 +15,7 @@ namespace octavo::OCTAVO_INTEGER_NS {
 
 void linear_int8(const LinearTask& t);
 void linear_int8f(const LinearTask& t);
+void linear_int8t(const LinearTask& t);
 void linear_int4(const LinearTask& t);
 void linear_int4m(const LinearTask& t);
 void linear_int4z(const LinearTask& t);

@@ -99,6 +99,9 @@ void put_scales(size_t g, const blocks::Group& group, const Column& c) {
         if constexpr (bytes.group > 16) at[16 + c.lane] = group.small[1];
     } else if constexpr (scale == Scale::power) {
         at[c.lane] = group.small[0];
+    } else if constexpr (scale == Scale::column) {
+        const float wide = blocks::wide_scale<from>(group);
+        if (g == 0) memcpy(at + 4 * c.lane, &wide, 4);
     } else if constexpr (scale == Scale::wide) {
         const float wide = blocks::wide_scale<from>(group);
         memcpy(at + 4 * c.lane, &wide, 4);
@@ -114,6 +117,7 @@ constexpr bool keeps(WeightFormat format, SourceFormat source) {
     const SourceInfo& from = source_info(source);
     const FormatInfo& to = info_of(format);
     if (from.scale == Scale::none || to.scale == Scale::none) return false;
+    if (to.scale == Scale::column) return from.column;
     const bool same = to.scale == from.scale || (to.scale == Scale::wide && blocks::has_wide_scale(from.scale));
     if (to.table != Table::none) return same && to.table == from.table;
     const int low = to.bits == 8 ? -128 : -to.offset;

@@ -151,7 +151,7 @@ inline void read_group(const uint8_t* row, size_t g, Group& out) {
     constexpr size_t groups = info.elements / kGroup;  // in a block
     const uint8_t* b = row + g / groups * static_cast<size_t>(info.bytes);
     g %= groups;
-    if constexpr (source == SourceFormat::q8_0) memcpy(out.quads, b + 2, kGroup);
+    if constexpr (source == SourceFormat::q8_0 || source == SourceFormat::q8_0c) memcpy(out.quads, b + 2, kGroup);
     if constexpr (source == SourceFormat::q4_0) nibbles(b + 2, out);
     if constexpr (source == SourceFormat::q4_1) nibbles(b + 4, out), out.minimum = half_at(b + 2);
     if constexpr (source == SourceFormat::q5_0) nibbles(b + 6, out), add_fifth(word_at(b + 2), out);
@@ -161,7 +161,9 @@ inline void read_group(const uint8_t* row, size_t g, Group& out) {
     }
     if constexpr (source == SourceFormat::iq4_nl) nibbles(b + 2, out);
     if constexpr (source == SourceFormat::z4) nibbles(b + 3, out), out.small[0] = b[2];
-    if constexpr (source == SourceFormat::s8) memcpy(&out.wide, b, 4), memcpy(out.quads, b + 4, kGroup);
+    if constexpr (source == SourceFormat::s8 || source == SourceFormat::s8c) {
+        memcpy(&out.wide, b, 4), memcpy(out.quads, b + 4, kGroup);
+    }
     if constexpr (source == SourceFormat::mxfp4) nibbles(b + 1, out), out.small[0] = b[0];
     if constexpr (source == SourceFormat::q2_k) read_q2_k(b, g, out);
     if constexpr (source == SourceFormat::q3_k) read_q3_k(b, g, out);
@@ -195,7 +197,8 @@ inline void to_numbers(SourceFormat source, const Group& group, float* out) {
         const uint8_t small = group.small[i / (kGroup / 2)];
         double x = 0;
         switch (info.scale) {
-            case Scale::none: break;
+            case Scale::none:
+            case Scale::column: break;  // no source's
             case Scale::half: x = d * code; break;
             case Scale::half_min: x = d * code + e; break;
             case Scale::half_zero: x = d * (code - group.small[0]); break;

@@ -1,4 +1,4 @@
-// Rows to q8, and columns of a packed weight back to numbers. Compiled once per ISA.
+// Rows to q8 and q8t, and columns of a packed weight back to numbers. Compiled once per ISA.
 #include "octavo/linear.h"
 #include "octavo/simd.h"
 
@@ -37,6 +37,30 @@ void quantize_columns(const float* x, int64_t n, int64_t column, int64_t width, 
 
 void quantize_row(const float* x, int64_t width, uint8_t* row) { quantize_columns(x, width, 0, width, row); }
 
+void quantize_token(const float* x, int64_t width, uint8_t* row) {
+    const auto at = [&](int64_t i) {
+        return width - i >= 16 ? load(x + i) : load_first(x + i, static_cast<int>(width - i));
+    };
+    i32x16 top = zero_i32();
+    for (int64_t i = 0; i < width; i += 16) top = max(top, as_i32(abs(at(i))));
+    const float amax = float_of(static_cast<uint32_t>(fold_max_i32(top)));  // as above
+    const bool finite = amax < __builtin_inff();
+    const bool zero = amax < 0x1p-100f;
+    const f32x16 inverse = set1(finite && !zero ? 127.0f / amax : 0.0f);
+    const float scale = !finite ? __builtin_nanf("") : zero ? 0.0f : amax / 127.0f;
+    int8_t* codes = reinterpret_cast<int8_t*>(row);
+    const int64_t padded = static_cast<int64_t>(kGroup * groups_of(static_cast<size_t>(width)));
+    i32x16 sums = zero_i32();
+    for (int64_t i = 0; i < padded; i += 16) {
+        const i32x16 c = finite && i < width ? to_i32(mul(at(i), inverse)) : zero_i32();
+        store_i8(codes + i, c);
+        sums = add(sums, c);
+    }
+    const int32_t sum = fold_add_i32(sums);
+    memcpy(row + q8t_scale_at(static_cast<size_t>(width)), &scale, 4);
+    memcpy(row + q8t_sum_at(static_cast<size_t>(width)), &sum, 4);
+}
+
 // The stored code of input i of a group, for one column (linear.h has the layout). int8 comes as it is.
 static int stored_code(const uint8_t* at, int bits, int64_t column, int i) {
     const int quad = i / 4;
@@ -69,7 +93,8 @@ static Line line_of(Scale kind, const uint8_t* group, const uint8_t* super, int6
             const float scale = half_of(group, column);
             return {scale, -(scale * static_cast<float>(group[32 + column]))};
         }
-        case Scale::wide: return {reinterpret_cast<const float*>(group)[column], 0};
+        case Scale::wide:
+        case Scale::column: return {reinterpret_cast<const float*>(group)[column], 0};
         case Scale::power: {
             const uint8_t e = group[column];
             return {float_of(e >= 2 ? uint32_t{e - 1u} << 23 : uint32_t{0x200000u} << e), 0};

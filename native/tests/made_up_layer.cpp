@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::int64_t kMaxLen = 700, kBlocks = 120, kExperts = 5, kChosen = 2;
 
-// Where a block of a source has its f16 scales, and their bits: numbers of about 2 at most come of each.
+// Where a block of a source has its f16 scales, and their bits: numbers of about 2 at most come of each. (Those of
+// q8_0c ought to be the same in all of a row; the packer takes a row's first.)
 struct Halves {
     SourceFormat source;
     std::int64_t at;
@@ -27,6 +28,7 @@ constexpr Halves kHalves[] = {
     {SourceFormat::q4_k, 2, 0x2000},   {SourceFormat::q5_k, 0, 0x1400},   {SourceFormat::q5_k, 2, 0x2000},
     {SourceFormat::q6_k, 208, 0x1000}, {SourceFormat::q3_k, 108, 0x2400}, {SourceFormat::q2_k, 80, 0x2800},
     {SourceFormat::q2_k, 82, 0x2c00},  {SourceFormat::iq4_nl, 0, 0x2000}, {SourceFormat::iq4_xs, 0, 0x1000},
+    {SourceFormat::q8_0c, 0, 0x2000},
 };
 
 }  // namespace
@@ -37,6 +39,7 @@ MadeUpLayer::MadeUpLayer(const LayerSizes& z)
       kv_(static_cast<std::size_t>(kv_bytes_ * kBlocks), false) {
     const std::int64_t qkv = (z.heads + 2 * z.kv_heads) * z.dim;
     const Dtype rows = std::string(z.rows) == "q8"     ? Dtype::q8
+                       : std::string(z.rows) == "q8t"  ? Dtype::q8t
                        : std::string(z.rows) == "bf16" ? Dtype::bf16
                                                        : Dtype::f32;
     const int h = buffer(Dtype::f32, z.hidden, 'T'), n = buffer(rows, z.hidden, 'T'), x = buffer(Dtype::f32, qkv, 'T');

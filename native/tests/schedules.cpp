@@ -27,6 +27,7 @@ constexpr LayerSizes kLayers[] = {
     {"int4m", SourceFormat::f32, "q8", Dtype::bf16, 64, 96, 7, 1, 80, 8},
     {"int4", SourceFormat::q4_0, "q8", Dtype::i8, 64, 96, 9, 3, 64, 16},
     {"int8f", SourceFormat::q8_0, "q8", Dtype::i8, 64, 96, 8, 4, 20, 8},
+    {"int8t", SourceFormat::q8_0c, "q8t", Dtype::bf16, 96, 64, 9, 3, 32, 16},
     {"int4n", SourceFormat::iq4_nl, "q8", Dtype::bf16, 96, 64, 6, 2, 48, 16},
     {"int4x", SourceFormat::iq4_xs, "q8", Dtype::bf16, 256, 256, 4, 2, 64, 16},
     {"int4e", SourceFormat::mxfp4, "q8", Dtype::bf16, 64, 96, 8, 4, 20, 8},

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from octavo import _native
 from octavo.kernels.reference.blocks import BLOCKS, blocks
+from octavo.quant import table
 
 F64 = NDArray[np.float64]
 U8 = NDArray[np.uint8]
@@ -16,12 +17,12 @@ U8 = NDArray[np.uint8]
 NATIVE_SOURCE = {
     "f32": "f32", "bf16": "bf16", "int8": "q8_0", "int4": "q4_0", "int4m": "q4_1", "int8f": "s8", "int4z": "z4",
     "int4k": "q4_k", "int5": "q5_0", "int5m": "q5_1", "int5k": "q5_k", "int6k": "q6_k", "int3k": "q3_k",
-    "int2k": "q2_k", "int4n": "iq4_nl", "int4x": "iq4_xs", "int4e": "mxfp4",
+    "int2k": "q2_k", "int4n": "iq4_nl", "int4x": "iq4_xs", "int4e": "mxfp4", "int8t": "s8c",
 }  # fmt: skip
 """Execution format -> the source that fills it."""
 FORMATS = tuple(NATIVE_SOURCE)
 HALVES = {
-    "q8_0": (0,), "q4_0": (0,), "q5_0": (0,), "iq4_nl": (0,), "iq4_xs": (0,), "z4": (0,), "q3_k": (108,),
+    "q8_0": (0,), "q8_0c": (0,), "q4_0": (0,), "q5_0": (0,), "iq4_nl": (0,), "iq4_xs": (0,), "z4": (0,), "q3_k": (108,),
     "q6_k": (208,), "q4_1": (0, 2), "q5_1": (0, 2), "q4_k": (0, 2), "q5_k": (0, 2), "q2_k": (80, 82),
 }  # fmt: skip
 """Where the f16 scale, and that of the minima, lie in a block."""
@@ -72,9 +73,13 @@ def source(kind: str, n: int, k: int, rng: np.random.Generator) -> tuple[U8, F64
         raw[:, 0] = rng.integers(108, 126, len(raw))
     elif kind == "z4":
         raw[:, 2] %= 17
-    elif kind == "s8":
+    elif kind in ("s8", "s8c"):
         scale = (rng.uniform(-1, 1, len(raw)) / 100).astype(np.float32)
         raw[:, :4] = scale.view(np.uint8).reshape(-1, 4)
+    if kind in table.BY_TOKEN:
+        head = block.nbytes - block.size
+        blocks_of = raw.reshape(n, -1, block.nbytes)
+        blocks_of[:, :, :head] = blocks_of[:, :1, :head]
     return raw.reshape(-1).copy(), blocks(kind, raw.reshape(-1), n, k).dense().astype(np.float64)
 
 
@@ -116,7 +121,7 @@ def packed(fmt: str, n: int, k: int, rng: np.random.Generator) -> Packed:
 
 
 def rows_for(fmt: str) -> str:
-    return {"f32": "f32", "bf16": "bf16"}.get(fmt, "q8")
+    return table.FORMATS[fmt].activation
 
 
 def rows(fmt: str, x: NDArray[np.float32], team: object, isa: str = "scalar") -> tuple[U8, F64]:
@@ -131,16 +136,28 @@ def rows(fmt: str, x: NDArray[np.float32], team: object, isa: str = "scalar") ->
         short = to_bf16(x)
         out.reshape(m, stride)[:, : 2 * k] = short.view(np.uint8)
         return out, from_bf16(short).astype(np.float64)
+    if rows_for(fmt) == "q8t":
+        _native.quantize_rows(team, isa, x, out, token=True)
+        by_token, scale, _ = q8t_parts(out, m, k)
+        return out, by_token[:, :k] * scale.astype(np.float64)
     _native.quantize_rows(team, isa, x, out)
     codes, scales, _ = q8_parts(out, m, k)
     return out, (codes * scales[..., None].astype(np.float64)).reshape(m, -1)[:, :k]
 
 
+def q8t_parts(data: U8, m: int, k: int) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.int32]]:
+    """Codes [m, k up to 32], scales and sums of codes [m, 1] of q8t rows."""
+    at = -(-k // 32) * 32
+    raw = data.reshape(m, -1)
+    scale, total = (np.ascontiguousarray(raw[:, first : first + 4]) for first in (at, at + 4))
+    return raw[:, :at].view(np.int8), scale.view(np.float32), total.view(np.int32)
+
+
 def q8_parts(data: U8, m: int, k: int) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.float32]]:
     """Codes [m, groups, 32], scales and sums [m, groups] of q8 rows."""
     groups = -(-k // 32)
-    table = data.reshape(m, -1)
-    codes = table[:, : 32 * groups].view(np.int8).reshape(m, groups, 32)
-    scales = np.ascontiguousarray(table[:, 32 * groups : 36 * groups]).view(np.float32)
-    sums = np.ascontiguousarray(table[:, 36 * groups : 40 * groups]).view(np.float32)
+    raw = data.reshape(m, -1)
+    codes = raw[:, : 32 * groups].view(np.int8).reshape(m, groups, 32)
+    scales = np.ascontiguousarray(raw[:, 32 * groups : 36 * groups]).view(np.float32)
+    sums = np.ascontiguousarray(raw[:, 36 * groups : 40 * groups]).view(np.float32)
     return codes, scales, sums

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 native = pytest.importorskip("octavo.kernels.native", reason="the native module is not built (scripts/dev-build)")
 
+from tests.ops.linear_cases import q8t_parts  # noqa: E402 (needs the module)
+
 F32 = NDArray[np.float32]
 BF16 = np.dtype(ml_dtypes.bfloat16)
 ISAS: list[str] = native.isas()
@@ -191,6 +193,9 @@ class Net:
         if dtype == "q8":
             codes, scale, _ = self.read_q8(buffer, count)
             return codes.astype(np.float32) * np.repeat(scale, 32, axis=1)[:, :width]
+        if dtype == "q8t":
+            by_token, of_row, _ = q8t_parts(self._rows(buffer, count), count, width)
+            return np.asarray(by_token[:, :width].astype(np.float32) * of_row)
         kind = {"f32": np.dtype(np.float32), "i32": np.dtype(np.int32)}.get(dtype, BF16)
         raw = np.ascontiguousarray(self._rows(buffer, count)[:, : width * kind.itemsize])
         return np.asarray(raw.view(kind), np.float32)
@@ -200,6 +205,9 @@ class Net:
         dtype, width = self.buffers[buffer][:2]
         if dtype == "q8":
             return b"".join(np.ascontiguousarray(part).tobytes() for part in self.read_q8(buffer, count))
+        if dtype == "q8t":
+            parts = q8t_parts(self._rows(buffer, count), count, width)
+            return b"".join(np.ascontiguousarray(part).tobytes() for part in parts)
         return np.ascontiguousarray(self._rows(buffer, count)[:, : width * (2 if dtype == "bf16" else 4)]).tobytes()
 
     def read_q8(self, buffer: int, count: int) -> tuple[NDArray[np.int8], F32, F32]:

@@ -11,7 +11,7 @@ from tests.ops.test_attend import DTYPES, Case, make_net, run
 
 
 @pytest.mark.parametrize("heads", [(9, 3, 64), (4, 4, 80), (2, 1, 20)])
-@pytest.mark.parametrize("out", ["bf16", "q8"])
+@pytest.mark.parametrize("out", ["bf16", "q8", "q8t"])
 def test_outputs(out: str, heads: tuple[int, int, int]) -> None:
     """A narrower output is the f32 result rounded once; (80, 20): heads that end inside a group of 32."""
     case = Case(40, heads, seed=5)

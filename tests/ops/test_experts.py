@@ -161,7 +161,7 @@ def test_expert_linear_into_bf16(tokens: int) -> None:
         np.testing.assert_allclose(got, whole, rtol=2**-8, atol=1e-6)
 
 
-@pytest.mark.parametrize("out", ["f32", "bf16", "q8"])
+@pytest.mark.parametrize("out", ["f32", "bf16", "q8", "q8t"])
 @pytest.mark.parametrize(("k", "width"), [(1, 16), (2, 33), (8, 100)])
 def test_combine(k: int, width: int, out: str) -> None:
     tokens = 9
@@ -181,7 +181,7 @@ def test_combine(k: int, width: int, out: str) -> None:
             seen.add(net.bits(y, tokens))
             net.close()
     want = np.einsum("tk,tkn->tn", w.astype(np.float64), x.reshape(tokens, k, width))
-    worst = {"f32": 1e-6, "bf16": 2**-8, "q8": 0.51 / 127}[out] * np.abs(want).max()
+    worst = {"f32": 1e-6, "bf16": 2**-8, "q8": 0.51 / 127, "q8t": 0.51 / 127}[out] * np.abs(want).max()
     assert np.abs(got - want).max() <= worst
     assert len(seen) == 1
 

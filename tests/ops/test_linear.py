@@ -10,6 +10,9 @@ import pytest
 
 _native = pytest.importorskip("octavo._native")
 
+from octavo.kernels.reference.blocks import blocks  # noqa: E402
+from octavo.kernels.reference.linear import by_token  # noqa: E402
+from octavo.kernels.reference.rows import quantize_token  # noqa: E402
 from tests.ops.linear_cases import (  # noqa: E402 (needs the module)
     FORMATS,
     NATIVE_SOURCE,
@@ -17,7 +20,9 @@ from tests.ops.linear_cases import (  # noqa: E402 (needs the module)
     aligned,
     packed,
     q8_parts,
+    q8t_parts,
     rows,
+    rows_for,
     source,
     source_of,
 )
@@ -48,7 +53,7 @@ def linear(team: object, isa: str, weight: Packed, x: np.ndarray, m: int, **opti
     base = options.pop("base", None)
     if base is not None:
         out.reshape(m, stride)[:, : 4 * weight.n] = np.ascontiguousarray(base[:m]).view(np.uint8)
-    x = x.reshape(-1, _native.row_bytes("q8" if weight.format.startswith("int") else weight.format, weight.k))[:m]
+    x = x.reshape(-1, _native.row_bytes(rows_for(weight.format), weight.k))[:m]
     _native.linear(team, isa, weight.format, weight.n, weight.k, weight.panels, x.reshape(-1), m, out, **options)
     return out.reshape(m, stride)
 
@@ -169,6 +174,62 @@ def test_quantize_rows(team: object, width: int) -> None:
         np.testing.assert_array_equal(got_codes, codes)
         np.testing.assert_array_equal(got_scales, scale)
         np.testing.assert_array_equal(got_sums, sums.astype(np.float32))
+
+
+@pytest.mark.parametrize("width", [1, 16, 31, 32, 33, 48, 100, 576, 1536])
+def test_quantize_rows_by_token(team: object, width: int) -> None:
+    """numerics.md "Activations: q8t": all of a row is one group."""
+    rng = np.random.default_rng(width)
+    x = (rng.standard_normal((6, width)) * np.exp(rng.uniform(-20, 20, (6, 1)))).astype(np.float32)
+    x[1] = 0
+    x[2] = 1e-38
+    x[3, 0] = np.nan
+    x[4, -1] = np.inf
+    codes, scale, total = quantize_token(x[[0, 5]])
+    for isa in _native.isas():
+        out = aligned(6 * _native.row_bytes("q8t", width), fill=0xFF)
+        _native.quantize_rows(team, isa, x, out, token=True)
+        got_codes, got_scale, got_total = q8t_parts(out, 6, width)
+        np.testing.assert_array_equal(got_codes[[0, 5], :width], codes)
+        np.testing.assert_array_equal(got_scale[:, 0], [scale[0], 0, 0, np.nan, np.nan, scale[1]])
+        np.testing.assert_array_equal(got_total[:, 0], [total[0], 0, 0, 0, 0, total[1]])
+        assert not got_codes[1:5].any() and not got_codes[:, width:].any()
+
+
+@pytest.mark.parametrize(("n", "k"), [(40, 64), (33, 576), (17, 4864)])
+def test_by_token_is_the_reference_to_the_bit(team: object, n: int, k: int) -> None:
+    """Its only sum is exact, so NumPy has an order for nothing."""
+    rng = np.random.default_rng(3)
+    src, _ = source("s8c", n, k, rng)
+    panels = aligned(_native.packed_bytes("int8t", n, k), fill=0xFF)
+    _native.pack("int8t", "s8c", n, k, src, panels, 0, n, 1)
+    held = blocks("s8c", src, n, k)
+    x = rng.standard_normal((25, k)).astype(np.float32)
+    codes, scale, _ = quantize_token(x)
+    want = by_token((codes, scale), held.codes, held.scale[:, 0])
+    data, _ = rows("int8t", x, team)
+    for isa in _native.isas():
+        for m in (1, 7, 25):
+            got = linear(team, isa, Packed("int8t", n, k, panels, want.astype(np.float64)), data, m)
+            np.testing.assert_array_equal(got[:, : 4 * n].copy().view(np.float32), want[:m])
+
+
+def test_by_token_at_its_widest(team: object) -> None:
+    """The largest sums there are, and no wider row."""
+    k = 1 << 17
+    src = np.zeros((2, k // 32, 36), np.uint8)
+    src[:, :, :4] = np.float32(1).reshape(1).view(np.uint8)
+    src[0, :, 4:], src[1, :, 4:] = 0x80, 0x7F  # -128, 127
+    panels = aligned(_native.packed_bytes("int8t", 2, k))
+    _native.pack("int8t", "s8c", 2, k, src.reshape(-1), panels, 0, 2, 1)
+    x, _ = rows("int8t", np.full((13, k), 127, np.float32), team)
+    for isa in _native.isas():
+        got = linear(team, isa, Packed("int8t", 2, k, panels, np.zeros((2, k))), x, 13)
+        want = np.array([-128 * 127 * k, 127 * 127 * k], np.float32)
+        assert (got[:, :8].copy().view(np.float32) == want).all(), isa
+    with pytest.raises(ValueError, match="131,072"):
+        wide = aligned(_native.packed_bytes("int8t", 2, k + 32))
+        _native.linear(team, "scalar", "int8t", 2, k + 32, wide, x, 13, aligned(13 * 64))
 
 
 def test_nan_reaches_its_own_row_only(team: object) -> None:

@@ -49,7 +49,7 @@ def close(got: Any, want: Any, dtype: str) -> None:
         assert np.abs(got - want).max() <= top / 127 * 0.51
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "q8"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "q8", "q8t"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_norm(width: int, dtype: str) -> None:
     x = RNG.standard_normal((TOKENS, width)).astype(np.float32) * 3
@@ -87,7 +87,7 @@ ACTS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("fn", ACTS)
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "q8"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "q8", "q8t"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_act(width: int, dtype: str, fn: str) -> None:
     x = (RNG.standard_normal((TOKENS, 2 * width)) * 6).astype(np.float32)
@@ -176,7 +176,7 @@ def test_rope(heads: int, width: int, rotary: int) -> None:
     assert (got[:, :8] == x[:, :8]).all()
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "q8"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "q8", "q8t"])
 def test_add_and_cast(dtype: str) -> None:
     """Two ops of one stage; strided heads are gathered."""
     x = RNG.standard_normal((TOKENS, 80)).astype(np.float32)
@@ -250,6 +250,8 @@ def test_specs_are_checked() -> None:
         net = Net()
         net.buffer("f32", 16)
         net.buffer("q8", 16)
+        net.buffer("q8t", 64)
+        net.buffer("f32", 64)
         net.op(*op)
         with pytest.raises(ValueError, match="executable spec"):
             net.build()
@@ -260,6 +262,9 @@ def test_specs_are_checked() -> None:
     refuse("add", *(1, 0, 1, 16, 16), *(0, 0, 1, 16, 16), *(0, 0, 1, 16, 16), 1.0)
     refuse("norm", *(0, 0, 1, 16, 16), *(0, 0, 1, 16, 16), 0, 1e-5, 0)
     refuse("gather", 0, 0)
+    refuse("cast", *(0, 0, 1, 16, 16), *(2, 0, 1, 16, 16))  # a scale of a row that is not written whole
+    refuse("cast", *(3, 0, 1, 32, 32), *(2, 32, 1, 32, 32))
+    refuse("cast", *(2, 0, 1, 64, 64), *(3, 0, 1, 64, 64))
     refuse("cast", *(0.5, 0, 1, 16, 16), *(0, 0, 1, 16, 16))
     refuse("cast", *(0, 0, 2.0**52, 2.0**52, 16), *(0, 0, 1, 16, 16))
     refuse("cast", *(0, float("nan"), 1, 16, 16), *(0, 0, 1, 16, 16))

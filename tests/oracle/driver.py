@@ -34,7 +34,7 @@ class Chunk:
 class Loaded:
     """A checkpoint on a backend. Every sequence has blocks of its own, scattered; the cache is poisoned."""
 
-    def __init__(self, path: Path, backend: str, *, max_len: int, **wishes: Any) -> None:
+    def __init__(self, path: Path, backend: str, *, max_len: int, threads: int = 1, **wishes: Any) -> None:
         """`wishes`: dtype, quantization, kv_dtype of tests.models.harness.lowered."""
         checkpoint = open_checkpoint(path)
         self.tensors = checkpoint.tensors
@@ -43,7 +43,7 @@ class Loaded:
         groups = len(self.spec.kv)
         blocks = MAX_SEQS * groups * widest + 1
         if backend == "native":
-            self.backend: Any = native_backend(self.spec, checkpoint, num_blocks=blocks)
+            self.backend: Any = native_backend(self.spec, checkpoint, num_blocks=blocks, threads=threads)
             arena = self.backend._activations.view(0, self.spec.arena_bytes)
         else:
             self.backend = ReferenceExecutable(

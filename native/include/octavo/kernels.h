@@ -124,6 +124,7 @@ struct Kernels {
     void (*sum_pieces)(float* e, std::int64_t n, float* sums);
     void (*linear_panels)(const LinearTask& task);
     void (*quantize_row)(const float* x, std::int64_t width, std::uint8_t* row);
+    void (*quantize_token)(const float* x, std::int64_t width, std::uint8_t* row);
     void (*dequantize_row)(const LinearWeight& weight, std::int64_t column, float* out);
 };
 

@@ -30,6 +30,7 @@
 //   super        [super][f16 d, f16 e], then [group][u8 s, u8 m]               (d s) code - (e m)
 //   super16      [super][f16 d], then [group][i8 s of 16 inputs, of 16 more]   (d s) code
 //   super16_min  [super][f16 d, f16 e], then [group][two bytes s + 16 m]       (d s) code - (e m)
+//   column       [f32 scale], once a panel                                     scale code
 //
 // k is padded with zeros to 32 (quantised), 2 (bf16) or 1; n is padded with zero columns to 16.
 #pragma once
@@ -64,10 +65,23 @@ enum class WeightFormat : uint8_t {
     int2k,
     int4n,
     int4x,
-    int4e
+    int4e,
+    int8t
 };
-enum class Scale : uint8_t { none, half, half_min, half_zero, wide, power, super32, super, super16, super16_min };
-enum class RowType : uint8_t { f32, bf16, q8, i32, i8 };  // i8: codes of a KV cache, never a buffer's
+enum class Scale : uint8_t {
+    none,
+    half,
+    half_min,
+    half_zero,
+    wide,
+    power,
+    super32,
+    super,
+    super16,
+    super16_min,
+    column
+};
+enum class RowType : uint8_t { f32, bf16, q8, i32, i8, q8t };  // i8: codes of a KV cache, never a buffer's
 
 [[maybe_unused]] static constexpr size_t round_up(size_t x, size_t unit) { return (x + unit - 1) / unit * unit; }
 [[maybe_unused]] static constexpr size_t groups_of(size_t k) { return (k + kGroup - 1) / kGroup; }
@@ -110,6 +124,7 @@ constexpr FormatInfo kFormats[] = {
     {"int4n", 4, 0, Scale::half, Table::iq4},
     {"int4x", 4, 0, Scale::super32, Table::iq4},
     {"int4e", 4, 0, Scale::power, Table::fp4},
+    {"int8t", 8, 0, Scale::column},
 };
 constexpr int kNumFormats = static_cast<int>(sizeof kFormats / sizeof kFormats[0]);
 
@@ -127,9 +142,9 @@ constexpr int kNumFormats = static_cast<int>(sizeof kFormats / sizeof kFormats[0
     return false;
 }
 
-// Bytes of meta for 16 columns: of a group, and of a super group.
+// Bytes of meta for 16 columns: of a group, of a super group, and of a whole panel.
 struct MetaBytes {
-    size_t group, super;
+    size_t group, super, panel = 0;
 };
 [[maybe_unused]] static constexpr MetaBytes meta_of(Scale scale) {
     switch (scale) {
@@ -140,6 +155,7 @@ struct MetaBytes {
         case Scale::half_zero: return {48, 0};
         case Scale::power: return {16, 0};
         case Scale::super32: return {16, 32};
+        case Scale::column: return {0, 0, 64};
         case Scale::super16: return {32, 32};
         case Scale::super:
         case Scale::super16_min: break;
@@ -149,7 +165,12 @@ struct MetaBytes {
 
 // The row type a format multiplies with.
 [[maybe_unused]] static constexpr RowType rows_for(WeightFormat format) {
-    return format == WeightFormat::f32 ? RowType::f32 : format == WeightFormat::bf16 ? RowType::bf16 : RowType::q8;
+    switch (format) {
+        case WeightFormat::f32: return RowType::f32;
+        case WeightFormat::bf16: return RowType::bf16;
+        case WeightFormat::int8t: return RowType::q8t;
+        default: return RowType::q8;
+    }
 }
 
 // Bytes of one row of an activation buffer, which is also its stride.
@@ -157,6 +178,7 @@ struct MetaBytes {
     switch (type) {
         case RowType::bf16: return round_up(2 * width, kAlign);
         case RowType::q8: return round_up(kGroup * groups_of(width) + 8 * groups_of(width), kAlign);
+        case RowType::q8t: return round_up(kGroup * groups_of(width) + 8, kAlign);
         case RowType::f32:
         case RowType::i32:
         case RowType::i8: break;
@@ -166,6 +188,11 @@ struct MetaBytes {
 // Where a q8 row keeps its parts: codes int8[32 G] from byte 0, then scale f32[G], then xsum f32[G].
 [[maybe_unused]] static constexpr size_t q8_scales_at(size_t width) { return kGroup * groups_of(width); }
 [[maybe_unused]] static constexpr size_t q8_sums_at(size_t width) { return (kGroup + 4) * groups_of(width); }
+// And a q8t row: codes int8[32 G], then the row's scale f32, then the sum of its codes i32.
+[[maybe_unused]] static constexpr size_t q8t_scale_at(size_t width) { return kGroup * groups_of(width); }
+[[maybe_unused]] static constexpr size_t q8t_sum_at(size_t width) { return kGroup * groups_of(width) + 4; }
+// The longest row whose products with codes of 8 bits add up in 31 bits.
+inline constexpr int64_t kMaxTokenWidth = int64_t{1} << 17;
 
 [[maybe_unused]] static constexpr size_t supers_of(size_t k) { return (groups_of(k) + kSuper - 1) / kSuper; }
 // Bytes of a group's codes in a panel.
@@ -179,7 +206,8 @@ struct MetaBytes {
 }
 [[maybe_unused]] static constexpr size_t panel_bytes(WeightFormat format, size_t k) {
     const MetaBytes meta = meta_of(info_of(format).scale);
-    return round_up(panel_code_bytes(format, k) + meta.group * groups_of(k) + meta.super * supers_of(k), kAlign);
+    const size_t scales = meta.group * groups_of(k) + meta.super * supers_of(k) + meta.panel;
+    return round_up(panel_code_bytes(format, k) + scales, kAlign);
 }
 [[maybe_unused]] static constexpr size_t panels_of(size_t n) { return (n + kPanel - 1) / kPanel; }
 [[maybe_unused]] static constexpr size_t packed_bytes(WeightFormat format, size_t n, size_t k) {
@@ -218,7 +246,7 @@ struct LinearTask {
 }
 // Scratch of one thread: unpacked codes of two panels, and two integers a group and row of a block.
 [[maybe_unused]] static constexpr size_t linear_scratch_bytes(WeightFormat format, size_t k) {
-    if (info_of(format).scale == Scale::none) return kAlign;
+    if (info_of(format).scale == Scale::none || info_of(format).scale == Scale::column) return kAlign;
     return 2 * 16 * kGroup * groups_of(k) + round_up(8 * groups_of(k) * linear_row_block(format, k), kAlign);
 }
 
@@ -229,6 +257,8 @@ struct LinearTask {
 //       f32 numbers to a q8 row of row_bytes(q8, width); bytes past the sums are left alone.
 //   void quantize_columns(const float* x, int64_t n, int64_t column, int64_t width, uint8_t* row);
 //       The same of columns [column, column + n) of such a row, which begin and end with groups.
+//   void quantize_token(const float* x, int64_t width, uint8_t* row);
+//       f32 numbers to a q8t row of row_bytes(q8t, width); bytes past the sum are left alone.
 //   void dequantize_row(const LinearWeight& weight, int64_t column, float* out);
 //       The k numbers of one column (an embedding row of a packed head).
 #define OCTAVO_DECLARE_LINEAR(isa)                                                                 \
@@ -236,6 +266,7 @@ struct LinearTask {
     void linear_panels(const LinearTask& task);                                                    \
     void quantize_row(const float* x, int64_t width, uint8_t* row);                                \
     void quantize_columns(const float* x, int64_t n, int64_t column, int64_t width, uint8_t* row); \
+    void quantize_token(const float* x, int64_t width, uint8_t* row);                              \
     void dequantize_row(const LinearWeight& weight, int64_t column, float* out);                   \
     }
 OCTAVO_DECLARE_LINEAR(scalar)

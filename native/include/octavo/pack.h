@@ -28,7 +28,9 @@ enum class SourceFormat : uint8_t {
     iq4_xs,
     mxfp4,
     z4,
-    s8
+    s8,
+    q8_0c,
+    s8c
 };
 struct SourceInfo {
     const char* name;
@@ -37,6 +39,7 @@ struct SourceInfo {
     int low, high;  // codes
     int offset;     // what the file stores is code + offset, or where there is a table, its index there
     Table table = Table::none;
+    bool column = false;  // all blocks of a row have the same scale
 };
 inline constexpr SourceInfo kSources[] = {
     {"f32", 1, 4, Scale::none, 0, 0, 0},
@@ -57,6 +60,8 @@ inline constexpr SourceInfo kSources[] = {
     {"mxfp4", 32, 17, Scale::power, -12, 12, 0, Table::fp4},
     {"z4", 32, 19, Scale::half_zero, 0, 15, 0},
     {"s8", 32, 36, Scale::wide, -128, 127, 0},
+    {"q8_0c", 32, 34, Scale::half, -128, 127, 0, Table::none, true},
+    {"s8c", 32, 36, Scale::wide, -128, 127, 0, Table::none, true},
 };
 inline constexpr int kNumSources = static_cast<int>(sizeof kSources / sizeof kSources[0]);
 

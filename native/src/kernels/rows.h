@@ -52,6 +52,8 @@ inline void from_f32(std::uint8_t* row, Dtype dtype, std::int32_t column, std::i
 inline void store_columns(const View& v, std::uint8_t* row, std::int32_t column, std::int32_t n, const float* in) {
     if (v.dtype == Dtype::q8) {
         quantize_columns(in, n, column, v.columns, row);
+    } else if (v.dtype == Dtype::q8t) {
+        quantize_token(in, n, row);  // all of it: q8_fits
     } else {
         from_f32(row, v.dtype, column, n, in);
     }

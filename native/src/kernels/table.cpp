@@ -23,6 +23,7 @@ const Kernels kKernels = {OCTAVO_STRING(OCTAVO_ISA_NS),
                           sum_pieces,
                           linear_panels,
                           quantize_row,
+                          quantize_token,
                           dequantize_row};
 
 }  // namespace octavo::OCTAVO_ISA_NS

@@ -147,7 +147,9 @@ const float* Executable::Parser::vector(std::int64_t n) {
 LinearWeight Executable::Parser::matrix() {
     const WeightSpec& w = weight(integer());
     check_spec(w.address % kAlign == 0, "a matrix");
-    return {format_of(w.format), w.n, w.k, reinterpret_cast<const std::uint8_t*>(w.address)};
+    const WeightFormat format = format_of(w.format);
+    check_spec(format != WeightFormat::int8t || w.k <= kMaxTokenWidth, "int8t: sums beyond 31 bits");
+    return {format, w.n, w.k, reinterpret_cast<const std::uint8_t*>(w.address)};
 }
 KvLayer Executable::Parser::layer(std::size_t& group) {
     const std::int64_t g = integer(), i = integer();
@@ -203,13 +205,14 @@ bool Executable::Parser::disjoint(const BufferSpec& a, const BufferSpec& b) cons
 }
 
 bool Executable::Parser::q8_fits(const View& v, std::int64_t unit) {
-    return v.dtype != Dtype::q8 ||
-           (v.dense && v.offset % kGroup == 0 &&
-            (unit % kGroup == 0 || (v.offset == 0 && columns_of(v) == v.columns && unit == columns_of(v))));
+    if (v.dtype != Dtype::q8 && v.dtype != Dtype::q8t) return true;
+    const bool row = v.offset == 0 && columns_of(v) == v.columns && unit == columns_of(v);
+    return v.dense && (row || (v.dtype == Dtype::q8 && v.offset % kGroup == 0 && unit % kGroup == 0));
 }
 
 void Executable::Parser::check_q8(const View& v) {
-    check_spec(q8_fits(v, columns_of(v)), "a q8 view that does not start and end with its groups");
+    check_spec(q8_fits(v, columns_of(v)),
+               "a q8 view that does not start and end with its groups, or a q8t one that is no whole row");
 }
 
 // A stage of our own behind an op that cannot write its buffer's dtype: f32 in memory of ours, then a cast.

@@ -34,7 +34,7 @@ void Executable::Parser::add_attend() {
     op.partial_stride = static_cast<std::int64_t>(round_up(static_cast<std::size_t>(op.kv.dim), 16)) + 16;
     const View to = op.out;
     check_q8(to);
-    const bool indirect = !q8_fits(to, std::int64_t{op.group} * op.kv.dim);
+    const bool indirect = to.dtype == Dtype::q8t || !q8_fits(to, std::int64_t{op.group} * op.kv.dim);
     if (indirect) op.out = detour(to, spec_.limits.max_tokens);
     partial_stride_ = std::max(partial_stride_, op.partial_stride);
     need_scratch(attend_scratch_bytes(static_cast<std::size_t>(op.kv.dim), static_cast<std::size_t>(op.group)));

@@ -32,7 +32,7 @@ void Executable::Parser::push_linear(const View& x, View out, const LinearWeight
     check_spec(!accumulate || (out.dtype == Dtype::f32 && out.dense), "linear: accumulate needs a dense f32 output");
     check_q8(out);
     const View to = out;
-    const bool indirect = !out.dense || out.dtype == Dtype::q8;
+    const bool indirect = !out.dense || out.dtype == Dtype::q8 || out.dtype == Dtype::q8t;
     if (indirect) out = detour(out, rows_of(domain_) * times_);
     const std::int64_t unit = out.dtype == Dtype::f32 ? 4 : 2;
     Stage& s = new_stage(StageKind::linear);

@@ -36,9 +36,10 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Who computes: the C++ kernels, the NumPy reference (slow, the specification), or a stand-in without a model."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """auto: as the file stores it. float32: the exact mode. bfloat16: float tensors as bfloat16."""
-    quantization: Literal["none", "int8", "int4"] | None = None
+    quantization: Literal["none", "int8", "int4", "compressed-tensors"] | None = None
     """How linear layers of a float checkpoint are stored: int8 in groups of 32, or int4, a mixture (4 bits in the gates
-    and ups of every second inner layer, 8 where quality asks for it). Default: as they are."""
+    and ups of every second inner layer, 8 where quality asks for it). compressed-tensors: W8A8 directories as they
+    say, activations with one scale a token, not for each 32 columns; faster, and coarser. Default: as they are."""
     kv_cache_dtype: Literal["auto", "bfloat16", "float32", "int8"] = "auto"
     """auto: bfloat16, or float32 with --dtype float32. int8: half the memory, a scale per token and KV head;
     costs 0.1 % of perplexity or less on the models measured (docs/performance.md)."""

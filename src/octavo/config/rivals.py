@@ -120,7 +120,6 @@ VALUES: dict[str, dict[str, str]] = {
         "awq": _KNOWN,
         "gptq": _KNOWN,
         "fp8": _KNOWN,
-        "compressed-tensors": _KNOWN,
         "gguf": _KNOWN,
     },
     "--kv-cache-dtype": {

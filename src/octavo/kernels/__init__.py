@@ -65,7 +65,7 @@ class BackendTable(Struct, frozen=True):
     """Whether buffers share memory by lifetime."""
 
 
-_ANY = ("bf16", "q8")
+_ANY = ("bf16", "q8", "q8t")
 BACKENDS: Mapping[str, BackendTable] = {
     "native": BackendTable(
         "native",

@@ -71,11 +71,11 @@ class Meter:
             view[at : at + raw.size] = raw[: pool - at]
 
     def rows(self, kind: str, m: int, k: int) -> NDArray[np.uint8]:
-        """m rows of k activations of dtype `kind` (f32, bf16, q8)."""
+        """m rows of k activations of dtype `kind` (f32, bf16, q8, q8t)."""
         out = np.zeros(m * _native.row_bytes(kind, k), np.uint8)
         x = np.random.default_rng(m).standard_normal((m, k)).astype(np.float32)
-        if kind == "q8":
-            _native.quantize_rows(self.team, self.isa, x, out)
+        if kind in ("q8", "q8t"):
+            _native.quantize_rows(self.team, self.isa, x, out, token=kind == "q8t")
         elif kind == "f32":
             out.reshape(m, -1)[:, : 4 * k] = x.view(np.uint8)
         else:
@@ -87,7 +87,7 @@ class Meter:
         size = _native.packed_bytes(fmt, n, k)
         copies = 1 if cached else max(1, self.pool // size)
         weights = [self.arena.view(i * size, size) for i in range(copies)]
-        x = self.rows(activation or {"f32": "f32", "bf16": "bf16"}.get(fmt, "q8"), m, k)
+        x = self.rows(activation or {"f32": "f32", "bf16": "bf16", "int8t": "q8t"}.get(fmt, "q8"), m, k)
         out = np.zeros(m * _native.row_bytes("f32", n), np.uint8)
         turn = iter(range(1 << 62))
 

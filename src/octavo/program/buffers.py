@@ -34,11 +34,14 @@ class BufferStore:
         return np.stack(pieces, axis=1)
 
     def numbers(self, buffer: int, rows: int) -> F32:
-        """All columns [rows, width]; q8 as codes * scale."""
+        """All columns [rows, width]; q8 and q8t as codes * scale."""
         b = self._buffers[buffer]
         if b.dtype == "q8":
             codes, scale, _ = self.codes(buffer, rows)
             return kernels.dequantize(codes, scale)
+        if b.dtype == "q8t":
+            by_token, of_row, _ = self.token_codes(buffer, rows)
+            return np.asarray(by_token.astype(np.float32) * of_row)
         return self._elements(buffer, rows).astype(np.float32, copy=False)
 
     def codes(self, buffer: int, rows: int) -> tuple[NDArray[np.int8], F32, F32]:
@@ -50,6 +53,13 @@ class BufferStore:
         total = raw[:, at + 4 * groups : at + 8 * groups].view(np.float32)
         return raw[:, :at].view(np.int8)[:, :width], scale, total
 
+    def token_codes(self, buffer: int, rows: int) -> tuple[NDArray[np.int8], F32, NDArray[np.int32]]:
+        """A q8t buffer's codes [rows, width], scales and sums of codes [rows, 1]; writable views."""
+        raw, width = self._raw[buffer][:rows], self._buffers[buffer].width
+        at = -(-width // GROUP) * GROUP
+        codes, scale, total = raw[:, :width], raw[:, at : at + 4], raw[:, at + 4 : at + 8]
+        return codes.view(np.int8), scale.view(np.float32), total.view(np.int32)
+
     def write(self, view: View, values: F32) -> None:
         """values [rows, heads, width] or [rows, heads * width]."""
         count = len(values)
@@ -57,6 +67,11 @@ class BufferStore:
         b = self._buffers[view.buffer]
         if b.dtype == "q8":
             self._write_q8(view, values)
+            return
+        if b.dtype == "q8t":
+            assert view.offset == 0 and view.columns == b.width, "q8t is written by whole rows"
+            codes, scale, total = self.token_codes(view.buffer, count)
+            codes[:], scale[:, 0], total[:, 0] = kernels.quantize_token(values.reshape(count, b.width))
             return
         target = self._elements(view.buffer, count)
         for h, (first, end) in enumerate(view.spans()):

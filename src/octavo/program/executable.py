@@ -18,7 +18,8 @@ KV_SCALE_BYTES = {"bf16": 0, "f32": 0, "int8": 2}
 
 
 def row_bytes(dtype: str, width: int) -> int:
-    """Stride of a row: elements (q8: codes up to a group, then scales, then sums, f32 each), up to 64 bytes."""
+    """Stride of a row: elements (q8: codes up to a group, then scales, then sums, f32 each; q8t: one of each, the
+    sum i32), up to 64 bytes."""
     match dtype:
         case "f32" | "i32":
             size = 4 * width
@@ -27,6 +28,8 @@ def row_bytes(dtype: str, width: int) -> int:
         case "q8":
             groups = -(-width // GROUP)
             size = groups * (GROUP + 8)
+        case "q8t":
+            size = -(-width // GROUP) * GROUP + 8
         case _:
             raise AssertionError(dtype)
     return -(-size // 64) * 64

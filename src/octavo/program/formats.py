@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from octavo.errors import ConfigError, ModelError, every
 from octavo.program.ir import Program
 from octavo.program.precision import eight_bits
-from octavo.quant.table import FLOATS, FORMATS, Wishes, choose, quantises
+from octavo.quant.table import AS_SAID, FLOATS, FORMATS, Wishes, choose, quantises
 
 
 class SourceTensor(Protocol):
@@ -46,7 +46,7 @@ def choose_formats(program: Program, tensors: Mapping[str, SourceTensor], wishes
 
     Raises ModelError that names every tensor that is missing, damaged, of another shape, of a type not served
     or none of this model's; ConfigError where --quantization is asked for a checkpoint that has no float linear left to
-    quantise.
+    quantise, or (compressed-tensors) none whose activations its scheme wants quantised by token.
     """
     _check(program, tensors)
     by_weight: dict[str, str] = {}
@@ -73,6 +73,12 @@ def choose_formats(program: Program, tensors: Mapping[str, SourceTensor], wishes
     if quantises(wishes) and not any_float:
         raise ConfigError(
             f"--quantization: got {wishes.quantization}, allowed: none (its linears are quantised already)"
+        )
+    if wishes.quantization == AS_SAID and not any(FORMATS[name].asked for name in by_weight.values()):
+        raise ConfigError(
+            f"--quantization: got {AS_SAID}, allowed: none (no linear of the model has int8 weights with one scale a "
+            "row and, by its scheme, dynamic int8 activations with one scale a token; other ways in which a model is "
+            "quantised are recognised)"
         )
     lines = [
         f"{source} -> {target}, {text}: {counts[row]} tensors, {sizes[row] / 1e6:.1f} MB"

@@ -49,8 +49,8 @@ from octavo.program.ops import with_views as with_views
 from octavo.program.ops import writes as writes
 from octavo.program.rope import RopeSpec
 
-DTYPES = ("f32", "bf16", "q8", "i32")
-"""Buffer dtypes. q8: int8 codes with a scale and a sum per group of 32 columns (docs/numerics.md)."""
+DTYPES = ("f32", "bf16", "q8", "q8t", "i32")
+"""Buffer dtypes. q8: int8 codes with a scale and a sum per group of 32 columns; q8t: of a row (docs/numerics.md)."""
 
 
 class Rows(enum.StrEnum):

@@ -175,6 +175,9 @@ def _choose_dtypes(work: _Work, formats: Mapping[str, str], backend: BackendTabl
             want = wanted.get(i, {"f32"})
             (only,) = want if len(want) == 1 else ("f32",)
             direct = all(_can_write(op, only, backend) for op in written.get(i, []))
+            if only == "q8t":  # its one scale needs all of a row
+                views = [v for op in written.get(i, []) for v in writes(op) if v.buffer == i]
+                direct = direct and all(v.columns == buffer.width for v in views)
             work.buffers[i] = replace(buffer, dtype=only if direct else "f32")
     _insert_casts(work, formats)
 
@@ -184,8 +187,8 @@ def _can_write(op: DeviceOp, dtype: str, backend: BackendTable) -> bool:
         return True
     if isinstance(op, Linear) and op.accumulate:
         return False
-    if dtype == "q8" and isinstance(op, Attend) and op.out.width % GROUP:
-        return False  # a head may end inside a group of 32: f32, and a cast behind it
+    if isinstance(op, Attend) and (dtype == "q8t" or (dtype == "q8" and op.out.width % GROUP)):
+        return False  # heads come one by one, and may end inside a group of 32: f32, and a cast behind it
     return dtype in backend.outputs.get(op.kind, ())
 
 

@@ -34,9 +34,11 @@ SOURCES: dict[str, tuple[int, int]] = {
     "mxfp4": (32, 17),
     "z4": (32, 19),
     "s8": (32, 36),
+    "q8_0c": (32, 34),
+    "s8c": (32, 36),
 }
-"""Source format -> (elements a block, bytes a block). Blocks run along the last dimension. z4 and s8 are ours
-(kernels/reference/blocks.py says what they hold): readers of directories write other packings as them."""
+"""Source format -> (elements a block, bytes a block). Blocks run along the last dimension. z4, s8, q8_0c and s8c are
+ours (kernels/reference/blocks.py says what they hold): readers of directories write other packings as them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from octavo.errors import ConfigError
             {"kv_cache_dtype": "f32"},
             "--kv-cache-dtype: got 'f32', allowed: auto | bfloat16 | float32 | int8 (here",
         ),
-        ({"quantization": 4}, "--quantization: got 4, allowed: none | int8 | int4 or None"),
+        ({"quantization": 4}, "--quantization: got 4, allowed: none | int8 | int4 | compressed-tensors or None"),
         ({"block_size": 17}, "--block-size: got 17, allowed: 8 | 16 | 32 | 64"),
         ({"max_num_seqs": True}, "--max-num-seqs: got True, allowed: an integer"),
         ({"max_model_len": 2.5}, "--max-model-len: got 2.5, allowed: an integer or None"),

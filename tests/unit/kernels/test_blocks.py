@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from octavo.kernels.reference.blocks import BLOCKS, blocks
 from octavo.weights.tensors import SOURCES
 
-OURS = ("z4", "s8")
+OURS = ("z4", "s8", "q8_0c", "s8c")
 GGUF = [source for source in BLOCKS if source not in OURS]
 ROWS = 24
 
@@ -51,7 +51,11 @@ def test_our_own_blocks() -> None:
     wide, signed = rng.standard_normal((5, 2)).astype(np.float32), rng.integers(-128, 128, (5, 64), dtype=np.int8)
     raw = np.concatenate([wide.view(np.uint8).reshape(5, 2, 4), signed.view(np.uint8).reshape(5, 2, 32)], axis=2)
     want = wide.repeat(32, axis=1) * signed
-    np.testing.assert_array_equal(blocks("s8", raw.reshape(-1), 5, 64).dense(), want)
+    for source in ("s8", "s8c"):
+        np.testing.assert_array_equal(blocks(source, raw.reshape(-1), 5, 64).dense(), want)
+    raw = raw_blocks("q8_0c", 0).reshape(-1)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(*(blocks(source, raw, ROWS, 128).dense() for source in ("q8_0", "q8_0c")))
 
 
 def test_every_source_has_a_row() -> None:

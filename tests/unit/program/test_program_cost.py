@@ -67,6 +67,7 @@ def test_storage_bytes_of_the_formats() -> None:
     assert FORMATS["f32"].storage_bytes(n, k) == 2 * 16 * 100 * 4
     assert FORMATS["bf16"].storage_bytes(n, k) == 2 * 16 * 100 * 2
     assert FORMATS["int8"].storage_bytes(n, k) == 2 * 16 * (128 + 4 * 2)
+    assert FORMATS["int8t"].storage_bytes(n, k) == 2 * 16 * (128 + 4)
     assert FORMATS["int4"].storage_bytes(n, k) == 2 * 16 * (64 + 4 * 2)
     assert FORMATS["int4m"].storage_bytes(n, k) == 2 * 16 * (64 + 4 * 4)
     assert FORMATS["int8"].storage_bytes(16, 32) == 576  # a panel of 544 bytes, up to 64

@@ -40,8 +40,11 @@ from tests.tiny import write_tiny
                 ("mxfp4", "int4e"),
                 ("z4", "int4z"),
                 ("s8", "int8f"),
+                ("q8_0c", "int8"),
+                ("s8c", "int8f"),
             ]
         ],
+        (["q8_0c", "s8c"], "int8f", "int8f", "int8f", "int8f"),
         (["q4_k", "q5_k"], "int5k", "int5k", "int5k", "int5k"),
         (["q4_k", "q6_k"], "f32", "f32", "f32", "f32"),
         (["q4_0", "q8_0"], "int8", "int8", "int8", "int8"),
@@ -58,6 +61,8 @@ def test_choices(sources: list[str], auto: str, bfloat16: str, int8: str, int4: 
     assert choose(sources, Wishes(dtype="bfloat16")).format == bfloat16
     assert choose(sources, Wishes(quantization="int8")).format == int8
     assert choose(sources, Wishes(quantization="int4")).format == int4
+    by_token = {source[-1] for source in sources} == {"c"}
+    assert choose(sources, Wishes(quantization="compressed-tensors")).format == ("int8t" if by_token else auto)
     assert choose(sources, Wishes(dtype="float32")).format == "f32"
 
 

@@ -222,6 +222,8 @@ def test_row_bytes() -> None:
     assert row_bytes("f32", 1) == 64
     assert row_bytes("bf16", 33) == 128
     assert row_bytes("q8", 32) == 64
+    assert row_bytes("q8t", 24) == 64
+    assert row_bytes("q8t", 57) == 128
     assert row_bytes("q8", 576) == -(-(576 + 8 * 18) // 64) * 64
     assert row_bytes("q8", 100) == -(-(128 + 8 * 4) // 64) * 64
 

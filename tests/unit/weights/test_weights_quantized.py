@@ -22,12 +22,12 @@ def numbers(tensor: Tensor) -> NDArray[np.float32]:
     raw = tensor.read()
     if tensor.source in ("f32", "bf16"):
         return np.asarray(raw.view(CODES[tensor.source.upper()]).reshape(n, k), np.float32)
-    head = {"q4_0": 2, "z4": 3, "q8_0": 2, "s8": 4}[tensor.source]
+    head = {"q4_0": 2, "z4": 3, "q8_0": 2, "s8": 4, "q8_0c": 2, "s8c": 4}[tensor.source]
     blocks = raw.reshape(n, k // 32, -1)
     scale = np.ascontiguousarray(blocks[:, :, :head]) if head != 3 else np.ascontiguousarray(blocks[:, :, :2])
     scale = scale.view("<f4" if head == 4 else "<f2").astype(np.float64)
     body = blocks[:, :, head:]
-    if tensor.source in ("q8_0", "s8"):
+    if tensor.source.startswith(("q8_0", "s8")):
         return (scale * body.view(np.int8)).astype(np.float32).reshape(n, k)
     zero = 8 if tensor.source == "q4_0" else blocks[:, :, 2:3].astype(np.int64)
     codes = np.concatenate([body & 15, body >> 4], axis=2).astype(np.int64)
@@ -76,6 +76,38 @@ def test_the_layout_is_named_by_either_key(tmp_path: Path, kind: str, keys: dict
     file.write_text(json.dumps({**settings, "quantization_config": {**stored, **keys}}))
     for name, want in made.matrices.items():
         np.testing.assert_array_equal(numbers(open_checkpoint(made.directory).tensors[name]), want)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed", "source"),
+    [
+        ("ct-w8a8", {}, "q8_0c"),
+        ("ct-w8a8", {"dynamic": False}, "q8_0"),
+        ("ct-w8a8", {"strategy": "tensor"}, "q8_0"),
+        ("ct-w8a8", {"strategy": "group", "group_size": 32}, "q8_0"),
+        ("ct-w8a8", {"num_bits": 4}, "q8_0"),
+        ("ct-w8a8", {"type": "float"}, "q8_0"),
+        ("ct-w8a8", {"symmetric": False}, "q8_0"),
+        ("ct-w8a8", None, "q8_0"),
+        ("ct-w8a8-f32-scales", {}, "s8c"),
+        ("ct-w8a8-f32-scales", None, "s8"),
+        ("ct-w8a16", {}, "q8_0"),
+    ],
+)
+def test_one_scale_a_token_where_the_scheme_says_so(
+    tmp_path: Path, kind: str, changed: dict[str, Any] | None, source: str
+) -> None:
+    made = write_quantized(tmp_path, kind)
+    file = made.directory / "config.json"
+    settings = json.loads(file.read_text())
+    inputs = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
+    scheme = settings["quantization_config"]["config_groups"]["group_0"]
+    scheme["input_activations"] = None if changed is None else {**inputs, **changed}
+    file.write_text(json.dumps(settings))
+    tensors = open_checkpoint(made.directory).tensors
+    assert {tensors[name].source for name in made.matrices} == {source}
+    for name, want in made.matrices.items():
+        np.testing.assert_array_equal(numbers(tensors[name]), want)
 
 
 def test_tiles_of_rows_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,12 @@
 
 GGML's layouts. q* of 32: f16 scale, f16 minimum where the name ends in _1, 4 bytes of fifth bits in q5_*, 16 bytes
 whose low nibbles are elements 0…15 and whose high ones are 16…31. *_k are blocks of 256: f16 scale (and f16 scale of
-the minima), and a small integer scale (and minimum) per 16 or 32. iq4_* and mxfp4 look their nibbles up. Two sources
+the minima), and a small integer scale (and minimum) per 16 or 32. iq4_* and mxfp4 look their nibbles up. Some sources
 are our own, written by readers of other files as blocks of 32:
 
-    z4   f16 scale, u8 zero, 16 bytes of nibbles as above; x = scale * (code - zero)
-    s8   f32 scale, 32 int8; x = scale * code
+    z4           f16 scale, u8 zero, 16 bytes of nibbles as above; x = scale * (code - zero)
+    s8           f32 scale, 32 int8; x = scale * code
+    q8_0c, s8c   as q8_0 and s8, all blocks of a row with the same scale
 """
 
 from __future__ import annotations
@@ -200,4 +201,6 @@ BLOCKS: dict[str, Block] = {
     "mxfp4": Block(32, 17, _mxfp4),
     "z4": Block(32, 19, _z4),
     "s8": Block(32, 36, _s8),
+    "q8_0c": Block(32, 34, _q8_0),
+    "s8c": Block(32, 36, _s8),
 }

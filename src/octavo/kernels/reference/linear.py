@@ -32,6 +32,17 @@ def exact(x: F32, weight: F32, bias: F32 | None = None) -> F32:
     return y if bias is None else np.asarray(y + bias, np.float32)
 
 
+def by_token(x: tuple[I8, F32], codes: NDArray[np.int32], scale: F32, bias: F32 | None = None) -> F32:
+    """int8t: x = (codes int8 [M, K], scale f32 [M]); weight codes i32 [N, K], scale f32 [N]; bias f32 [N] or None
+    -> f32 [M, N].
+
+    i = Σ x·w over all of K exact in int32, y = float(i) * (scale_w * scale_x). Source: docs/numerics.md, "Linear".
+    """
+    x_codes, x_scale = x
+    y = (x_codes.astype(np.int32) @ codes.T).astype(np.float32) * (x_scale[:, None] * scale[None, :])
+    return y if bias is None else np.asarray(y + bias, np.float32)
+
+
 def grouped(
     x: tuple[I8, F32, F32], codes: NDArray[np.int32], scale: F32, *, minimum: F32 | None = None, bias: F32 | None = None
 ) -> F32:

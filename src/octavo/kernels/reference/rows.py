@@ -128,6 +128,18 @@ def quantize(x: F32) -> tuple[NDArray[np.int8], F32, F32]:
     return codes.reshape(rows, GROUP * scale.shape[1])[:, :k], scale, xsum
 
 
+def quantize_token(x: F32) -> tuple[NDArray[np.int8], F32, NDArray[np.int32]]:
+    """x [rows, K] f32 -> codes int8 [rows, K], scale f32 [rows], sum of codes i32 [rows].
+
+    As `quantize` with all of a row for a group. Source: docs/numerics.md, "Activations: q8t".
+    """
+    amax = np.abs(x).max(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        inverse = np.where(amax > 0, np.float32(127) / amax, np.float32(0)).astype(np.float32)
+        codes = np.clip(np.nan_to_num(np.rint(x * inverse[:, None])), -127, 127).astype(np.int8)
+    return codes, amax / np.float32(127), codes.sum(axis=1, dtype=np.int32)
+
+
 def dequantize(codes: NDArray[np.int8], scale: F32) -> F32:
     """codes [rows, K], scale [rows, G] -> codes * scale, f32 [rows, K]."""
     return codes.astype(np.float32) * np.repeat(scale, GROUP, axis=1)[:, : codes.shape[1]]

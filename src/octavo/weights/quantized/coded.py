@@ -7,6 +7,7 @@
     4 bits, scales exact in f16                                  z4
     4 bits, other scales                                         s8      code − zero in 8 bits under an f32 scale
     8 bits, every zero 128                                       q8_0 (scales exact in f16), else s8
+    8 bits, likewise, one scale a row, by token                  q8_0c, else s8c: activations may have one scale a token
     8 bits, other zeros                                          bf16    rounded once: nine bits fit no integer format
     4 bits, columns of a block of 32 in several groups           q8_0    requantised
     8 bits, likewise                                             bf16    rounded once
@@ -93,8 +94,9 @@ class CodedLinear:
     group_of: NDArray[np.int32] | None = None
     """Group of each column where groups are no runs of equal length."""
 
-    def convert(self, what: str) -> Converted:
-        """Choose the source. `what` begins the note: the method and its parameters."""
+    def convert(self, what: str, *, by_token: bool = False) -> Converted:
+        """Choose the source. `what` begins the note: the method and its parameters. `by_token`: 8 bits, centred, one
+        scale a row, and the checkpoint wants one a token of its activations."""
         exact16 = self._exact_in_f16()
         centred = self.zeros is None or bool((self.zeros() == 1 << (self.bits - 1)).all())
         if self.group_of is not None:
@@ -107,6 +109,7 @@ class CodedLinear:
             source, load, text = ("q4_0" if centred else "z4"), self._four_bits(centred), "kept exactly"
         else:
             source, load, text = ("q8_0" if exact16 else "s8"), self._eight_bits(half=exact16), "kept exactly"
+            source += "c" if by_token else ""
         return Converted(source, (self.n, self.k), load, f"{what} -> {source}, {text}")
 
     # -- tiles ---------------------------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@
     float-quantized, naive-quantized   weight F8_E4M3 and weight_scale (fp8.py); naive also int8 as above
 
 Packed codes are signed codes plus 2^(bits − 1), lowest bits first along k, zero points along n. What a scheme says of
-activations is not followed: ours are 8-bit codes with a scale for each 32 columns, finer than one a token.
+activations is followed where the user asks for it and it says int8 with one scale a token beside weights of 8 bits with
+one a row (W8A8). Otherwise ours are 8-bit codes with a scale for each 32 columns, which is finer.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from octavo.weights.quantized.gptq import group_index
 from octavo.weights.quantized.port import Converted, Parts, columns, group_size, need, one_of, refuse
 
 FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
+MOST_BY_TOKEN = 1 << 17
+"""Columns whose products of int8 codes add up in 31 bits."""
 STRATEGIES = ("tensor", "channel", "group", "block")
 
 
@@ -52,6 +55,8 @@ class Scheme:
     group: int | None
     symmetric: bool
     block: tuple[int, int] | None
+    by_token: bool
+    """Whether activations are to be int8, with one scale a token that is made as they come."""
 
     @property
     def what(self) -> str:
@@ -155,7 +160,8 @@ def _whole_bytes(scheme: Scheme, name: str, parts: Parts) -> Converted:
         return np.ascontiguousarray(np.broadcast_to(finite(scale, array(scale)).reshape(-1, groups), (n, groups)))
 
     linear = CodedLinear(n, k, 8, lambda first, end: codes[first:end].view(np.uint8) ^ np.uint8(128), scales, None)
-    return linear.convert(scheme.what)
+    by_token = scheme.by_token and scheme.strategy == "channel" and k <= MOST_BY_TOKEN
+    return linear.convert(scheme.what, by_token=by_token)
 
 
 def _floats(scheme: Scheme, name: str, parts: Parts) -> Converted:
@@ -195,7 +201,15 @@ def _scheme(key: str, group: Any, form: Any) -> Scheme:
         group=group_size(weights) if strategy == "group" else None,
         symmetric=one_of(weights, "symmetric", (True, False), True),
         block=block_sizes(weights, f"{key}.weights.block_structure") if strategy == "block" else None,
+        by_token=_by_token(group.get("input_activations")),
     )
+
+
+def _by_token(inputs: Any) -> bool:
+    wanted = {"num_bits": 8, "strategy": "token", "dynamic": True}
+    said = inputs if isinstance(inputs, Mapping) else {}
+    plain = said.get("type", "int") == "int" and said.get("symmetric", True) is True
+    return plain and all(said.get(key) == value for key, value in wanted.items())
 
 
 def _names(key: str, value: Any) -> tuple[str, ...]:
