@@ -62,8 +62,8 @@ def test_codes_are_those_of_a_row(heads: tuple[int, int, int], dtype: str) -> No
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_what_is_not_a_number_stays_in_its_rows(dtype: str) -> None:
-    """NaNs of either sign among queries, and infinite scores: the same rows are NaN in every variant, whatever rounds the
-    weights, and all others keep their bits."""
+    """NaNs of either sign among queries, and infinite scores: the same rows are NaN in every variant, whatever rounds
+    the weights, and all others keep their bits."""
     case = Case(150, (6, 2, 64), seed=7)
     case.q[20, 3], case.q[40, 70] = np.nan, np.float32(np.inf)
     case.q[60, 130:140] = np.array([0xFFC01234], np.uint32).view(np.float32)[0]
