@@ -129,6 +129,10 @@ OCTAVO_INLINE void store_bf16_first(uint16_t* p, f32x16 a, int n) {
     for (int j = 0; j < n; ++j) p[j] = f32_to_bf16(a.v[j]);
 }
 OCTAVO_INLINE void store_bf16(uint16_t* p, f32x16 a) { store_bf16_first(p, a, 16); }
+OCTAVO_INLINE void store_bf16_numbers(uint16_t* p, f32x16 a, f32x16 b) {
+    store_bf16(p, a);
+    store_bf16(p + 16, b);
+}
 OCTAVO_INLINE f32x16 load_f16(const uint16_t* p) {
     f32x16 r;
     OCTAVO_LANES r.v[j] = f16_to_f32(p[j]);
@@ -256,6 +260,12 @@ OCTAVO_INLINE i32x16 bf16_bits(f32x16 a) {
     i32x16 r;
     OCTAVO_LANES r.v[j] = f32_to_bf16(a.v[j]);
     return r;
+}
+
+// p * 2^n for an integer n, where that is normal; 0 where x <= -126.
+OCTAVO_INLINE f32x16 times_power(f32x16 p, f32x16 n, f32x16 x) {
+    const f32x16 scaled = as_f32(add(as_i32(p), shift_left<23>(to_i32(n))));
+    return select(le(x, set1(-126.0f)), zero_f32(), scaled);
 }
 
 // ---- folds --------------------------------------------------------------------------------------------------------
