@@ -17,22 +17,16 @@ OCTAVO_INLINE f32x16 exp2_fraction(f32x16 f) {
     return fma(p, f, set1(1.0f));
 }
 
-// p * 2^n by the exponent field; 0 where x <= -126.
-OCTAVO_INLINE f32x16 exp2_scale(f32x16 p, f32x16 n, f32x16 x) {
-    const f32x16 scaled = as_f32(add(as_i32(p), shift_left<23>(to_i32(n))));
-    return select(le(x, set1(-126.0f)), zero_f32(), scaled);
-}
-
 OCTAVO_INLINE f32x16 exp2_of(f32x16 x) {
     x = select(lt(set1(127.0f), x), set1(127.0f), x);
     const f32x16 n = round_even(x);
-    return exp2_scale(exp2_fraction(sub(x, n)), n, x);
+    return times_power(exp2_fraction(sub(x, n)), n, x);
 }
 
 // The same bits as exp2_of for x <= 0 (and NaN for NaN).
 OCTAVO_INLINE f32x16 exp2_nonpositive(f32x16 x) {
     const f32x16 n = round_even(x);
-    return exp2_scale(exp2_fraction(sub(x, n)), n, x);
+    return times_power(exp2_fraction(sub(x, n)), n, x);
 }
 
 OCTAVO_INLINE f32x16 exp_of(f32x16 x) {

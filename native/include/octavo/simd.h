@@ -16,6 +16,7 @@
 // Convert:     to_f32, to_i32 (nearest even; out of range and NaN give INT_MIN), as_i32, as_f32 (bits), bf16_bits.
 // Folds:       fold_add (the tree of numerics.md), fold_max, fold_min, fold_add_i32, fold_max_i32;
 //              add_neighbours(a, b): pairs of lanes, of a and then of b; add_bytes: the four int8 of each lane.
+// Weights:     store_bf16_numbers (32 lanes that are 0 or normal), times_power(p, n, x) = p * 2^n, 0 where x <= -126.
 // bf16 pairs:  a lane of i32x16 holds elements 2p (low half) and 2p+1 (high half): load_i32, set1_pair, pair_even,
 //              pair_odd, pair_fma(acc, a, b) = fma(a_even, b_even, fma(a_odd, b_odd, acc)), make_pairs(even, odd).
 // int16 pairs: a lane holds two likewise: load_code_pairs (of 32 int8), store_i16 (16 lanes to 16 numbers),

@@ -219,10 +219,20 @@ OCTAVO_INLINE void store_bf16(uint16_t* p, f32x16 a) {
     const __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(h.lo, h.hi), 0xd8);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), words);
 }
+OCTAVO_INLINE void store_bf16_numbers(uint16_t* p, f32x16 a, f32x16 b) {
+    store_bf16(p, a);
+    store_bf16(p + 16, b);
+}
 OCTAVO_INLINE void store_bf16_first(uint16_t* p, f32x16 a, int n) {
     alignas(32) uint16_t whole[16];
     store_bf16(whole, a);
     if (n > 0) memcpy(p, whole, 2 * static_cast<size_t>(n));
+}
+
+// p * 2^n for an integer n, where that is normal; 0 where x <= -126.
+OCTAVO_INLINE f32x16 times_power(f32x16 p, f32x16 n, f32x16 x) {
+    const f32x16 scaled = as_f32(add(as_i32(p), shift_left<23>(to_i32(n))));
+    return select(le(x, set1(-126.0f)), zero_f32(), scaled);
 }
 
 // ---- folds --------------------------------------------------------------------------------------------------------
@@ -283,12 +293,6 @@ OCTAVO_INLINE f32x16 pair_fma(f32x16 acc, i32x16 a, i32x16 b) {
 }
 OCTAVO_INLINE i32x16 make_pairs(f32x16 even, f32x16 odd) {
     return bit_or(bf16_bits(even), shift_left<16>(bf16_bits(odd)));
-}
-
-OCTAVO_INLINE void store_bf16_weights(uint16_t* p, f32x16 a) { store_bf16(p, a); }
-OCTAVO_INLINE void store_bf16_weights(uint16_t* p, f32x16 a, f32x16 b) {
-    store_bf16(p, a);
-    store_bf16(p + 16, b);
 }
 
 // ---- int16 pairs --------------------------------------------------------------------------------------------------

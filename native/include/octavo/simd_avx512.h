@@ -159,8 +159,28 @@ OCTAVO_INLINE i32x16 bf16_bits(f32x16 a) {
 OCTAVO_INLINE void store_bf16(uint16_t* p, f32x16 a) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(bf16_bits(a).v));
 }
+// For lanes that are 0 or normal: the instruction takes denormals as 0 and keeps the bits of a NaN.
+OCTAVO_INLINE void store_bf16_numbers(uint16_t* p, f32x16 a, f32x16 b) {
+#if defined(OCTAVO_ISA_AVX512BF16) && !defined(OCTAVO_EMULATE_AVX512)
+    _mm512_storeu_si512(p, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b.v, a.v)));
+#else
+    store_bf16(p, a);
+    store_bf16(p + 16, b);
+#endif
+}
 OCTAVO_INLINE void store_bf16_first(uint16_t* p, f32x16 a, int n) {
     _mm256_mask_storeu_epi16(p, lanes_below(n), _mm512_cvtepi32_epi16(bf16_bits(a).v));
+}
+
+// p * 2^n for an integer n, where that is normal; 0 where x <= -126.
+OCTAVO_INLINE f32x16 times_power(f32x16 p, f32x16 n, f32x16 x) {
+#if defined(OCTAVO_EMULATE_AVX512)
+    const f32x16 scaled = as_f32(add(as_i32(p), shift_left<23>(to_i32(n))));
+    return select(le(x, set1(-126.0f)), zero_f32(), scaled);
+#else
+    const __mmask16 more = _mm512_cmp_ps_mask(x.v, _mm512_set1_ps(-126.0f), _CMP_NLE_UQ);
+    return {_mm512_maskz_scalef_ps(more, p.v, n.v)};
+#endif
 }
 
 // ---- folds --------------------------------------------------------------------------------------------------------
@@ -232,24 +252,6 @@ OCTAVO_INLINE f32x16 pair_fma(f32x16 acc, i32x16 a, i32x16 b) {
 }
 OCTAVO_INLINE i32x16 make_pairs(f32x16 even, f32x16 odd) {
     return bit_or(bf16_bits(even), shift_left<16>(bf16_bits(odd)));
-}
-
-// Numbers of 0, of normal size, or NaN; a NaN's bits are free. The instruction flushes denormals and keeps a NaN's
-// sign.
-OCTAVO_INLINE void store_bf16_weights(uint16_t* p, f32x16 a) {
-#if defined(OCTAVO_ISA_AVX512BF16) && !defined(OCTAVO_EMULATE_AVX512)
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(a.v)));
-#else
-    store_bf16(p, a);
-#endif
-}
-OCTAVO_INLINE void store_bf16_weights(uint16_t* p, f32x16 a, f32x16 b) {
-#if defined(OCTAVO_ISA_AVX512BF16) && !defined(OCTAVO_EMULATE_AVX512)
-    _mm512_storeu_si512(p, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b.v, a.v)));
-#else
-    store_bf16(p, a);
-    store_bf16(p + 16, b);
-#endif
 }
 
 // ---- int16 pairs --------------------------------------------------------------------------------------------------

@@ -129,6 +129,10 @@ OCTAVO_INLINE void store_bf16_first(uint16_t* p, f32x16 a, int n) {
     for (int j = 0; j < n; ++j) p[j] = f32_to_bf16(a.v[j]);
 }
 OCTAVO_INLINE void store_bf16(uint16_t* p, f32x16 a) { store_bf16_first(p, a, 16); }
+OCTAVO_INLINE void store_bf16_numbers(uint16_t* p, f32x16 a, f32x16 b) {
+    store_bf16(p, a);
+    store_bf16(p + 16, b);
+}
 OCTAVO_INLINE f32x16 load_f16(const uint16_t* p) {
     f32x16 r;
     OCTAVO_LANES r.v[j] = f16_to_f32(p[j]);
@@ -258,6 +262,12 @@ OCTAVO_INLINE i32x16 bf16_bits(f32x16 a) {
     return r;
 }
 
+// p * 2^n for an integer n, where that is normal; 0 where x <= -126.
+OCTAVO_INLINE f32x16 times_power(f32x16 p, f32x16 n, f32x16 x) {
+    const f32x16 scaled = as_f32(add(as_i32(p), shift_left<23>(to_i32(n))));
+    return select(le(x, set1(-126.0f)), zero_f32(), scaled);
+}
+
 // ---- folds --------------------------------------------------------------------------------------------------------
 
 #define OCTAVO_FOLD(type, name, lane, expression)    \
@@ -309,12 +319,6 @@ OCTAVO_INLINE f32x16 pair_fma(f32x16 acc, i32x16 a, i32x16 b) {
 }
 OCTAVO_INLINE i32x16 make_pairs(f32x16 even, f32x16 odd) {
     return bit_or(bf16_bits(even), shift_left<16>(bf16_bits(odd)));
-}
-
-OCTAVO_INLINE void store_bf16_weights(uint16_t* p, f32x16 a) { store_bf16(p, a); }
-OCTAVO_INLINE void store_bf16_weights(uint16_t* p, f32x16 a, f32x16 b) {
-    store_bf16(p, a);
-    store_bf16(p + 16, b);
 }
 
 // ---- int16 pairs --------------------------------------------------------------------------------------------------

@@ -7,10 +7,8 @@
 //
 // Few rows read the cache where it lies; many rows unpack a tile once to f32 and reuse it. Both are the same chains.
 // A cache of int8 codes has sums of integers instead (attend_codes.h).
-#include <utility>
-
 #include "attend_codes.h"
-#include "attend_item.h"
+#include "attend_number.h"
 #include "attend_softmax.h"
 
 namespace octavo::OCTAVO_ISA_NS {
@@ -26,42 +24,10 @@ OCTAVO_INLINE std::int64_t scales_behind(const KvLayer& kv, std::int32_t kv_head
     return 2 * kv.v_bytes + (4 * kv.block_size - head_bytes(kv)) * kv_head;
 }
 
-// Where the 16 keys of group g begin, for reading in place.
-OCTAVO_INLINE const std::uint8_t* key_group(const Item& c, int g) {
-    const std::int64_t size = c.op->kv.block_size;
-    return c.blocks[g * 16 / size] + g * 16 % size * 4;
-}
-
-// Where V of those keys begins.
-OCTAVO_INLINE const std::uint8_t* value_group(const Item& c, int g) {
-    const KvLayer& kv = c.op->kv;
-    const std::int64_t size = kv.block_size, key_bytes = c.size.dim * (kv.dtype == Dtype::bf16 ? 2 : 4);
-    return c.blocks[g * 16 / size] + kv.v_bytes + g * 16 % size * key_bytes;
-}
-
-template <bool kBf16, bool kDirect, int MR, int NV>
-OCTAVO_INLINE void score_block(const Item& c, std::int32_t r0, int g) {
-    constexpr Source kSource = source_of<kBf16, kDirect>();
-    const int dim = static_cast<int>(c.size.dim);
-    const std::uint8_t* base[NV];
-    OCTAVO_UNROLL
-    for (int v = 0; v < NV; v++)
-        base[v] = kDirect ? key_group(c, g + v) : reinterpret_cast<const std::uint8_t*>(c.mem.k + (g + v) * dim * 16);
-    Block<MR, NV> b;
-    OCTAVO_UNROLL
-    for (int r = 0; r < MR; r++) OCTAVO_UNROLL for (int v = 0; v < NV; v++) b.acc[r][v] = zero_f32();
-    const std::int64_t stride = kDirect ? c.op->kv.block_size * 4 : 64;
-    const void* x = c.mem.q + r0 * dim / (keeps_pairs<kBf16, kDirect>() ? 2 : 1);
-    // V of these keys is wanted next: as many lines as the chain has steps.
-    const std::uint8_t* ahead[NV];
-    OCTAVO_UNROLL
-    for (int v = 0; v < NV; v++) ahead[v] = kDirect ? value_group(c, g + v) : nullptr;
-    chain<kSource, kDirect, MR, NV, MR, 1>(b, x, base, stride, dim, ahead);
-    const f32x16 scale = set1(c.op->scale);
-    OCTAVO_UNROLL
-    for (int r = 0; r < MR; r++)
-        OCTAVO_UNROLL for (int v = 0; v < NV; v++)
-            store(c.mem.s + (r0 + r) * kTileKeys + (g + v) * 16, mul(b.acc[r][v], scale));
+// The first key of the span's first tile with a visible key.
+OCTAVO_INLINE std::int32_t first_tile(const AttendOp& op, const AttendItem& it, std::int32_t span) {
+    const std::int32_t seen = first_seen(op.window, it.position) / kTileKeys * kTileKeys;
+    return seen > span * kSpanKeys ? seen : span * kSpanKeys;
 }
 
 // Brings [p, p + n) nearer while something else is computed.
@@ -69,185 +35,79 @@ OCTAVO_INLINE void prefetch_range(const std::uint8_t* p, std::int64_t n) {
     for (std::int64_t i = 0; i < n; i += 64) prefetch(p + i);
 }
 
-template <bool kBf16, bool kDirect>
-void scores(const Item& c) {
-    const int groups = (c.keys + 15) / 16;
-    // A panel of keys stays in the first-level cache while all row tiles use it.
-    constexpr Source kSource = source_of<kBf16, kDirect>();
-    constexpr int kStep = tile_vectors(kSource, 1), kTile = tile_rows(kSource);
-    for (int g0 = c.from / 16; g0 < groups; g0 += kStep) {
-        const int end = g0 + kStep < groups ? g0 + kStep : groups;
-        for (std::int32_t r0 = 0; r0 < c.rows; r0 += kTile) {
-            with_rows<kTile>(c.rows - r0, [&]<int MR>() {
-                constexpr int NV = tile_vectors(kSource, MR);
-                int g = g0;
-                for (; g + NV <= end; g += NV) score_block<kBf16, kDirect, MR, NV>(c, r0, g);
-                for (; g < end; g++) score_block<kBf16, kDirect, MR, 1>(c, r0, g);
-            });
-        }
-    }
+// Half the bytes and more arithmetic: codes do better in the other order.
+OCTAVO_INLINE bool asks_alike(const AttendOp& op) { return kAskAlike && op.kv.dtype != Dtype::i8; }
+
+// Where an item's keys lie.
+Place place_of(const AttendOp& op, const AttendItem& it) {
+    const KvLayer& kv = op.kv;
+    return {op.table + static_cast<std::int64_t>(it.seq) * op.max_blocks, kv.base + head_bytes(kv) * it.kv_head,
+            kv.v_bytes, scales_behind(kv, it.kv_head)};
 }
 
-template <bool kBf16, bool kDirect, int MR, int NV>
-OCTAVO_INLINE void value_block(const Item& c, std::int32_t r0, int g, bool first_tile) {
-    constexpr bool kPairs = keeps_pairs<kBf16, kDirect>();
-    constexpr Source kSource = source_of<kBf16, kDirect>();
-    const std::int64_t dim = c.size.dim, width = c.size.width;
-    Block<MR, NV> b;
-    OCTAVO_UNROLL
-    for (int r = 0; r < MR; r++) {
-        const f32x16 a = set1(c.mem.scale[r0 + r]);
-        OCTAVO_UNROLL
-        for (int v = 0; v < NV; v++)
-            b.acc[r][v] = first_tile ? zero_f32() : mul(load(c.mem.o + (r0 + r) * width + (g + v) * 16), a);
-    }
-    const std::uint8_t* x = kPairs ? reinterpret_cast<const std::uint8_t*>(c.mem.p + r0 * kTileKeys)
-                                   : reinterpret_cast<const std::uint8_t*>(c.mem.s + r0 * kTileKeys);
-    constexpr int kXR = kPairs ? kTileKeys / 2 : kTileKeys;
-    constexpr int kXBytes = kPairs ? 2 : 4;  // of one key
-    const std::uint8_t* base[NV];
-    if constexpr (kDirect) {
-        const int size = c.op->kv.block_size;
-        int key = first_value<kBf16>(c);
-        if constexpr (kBf16) {
-            if (c.from & 1) {
-                // The pair's other key is before everybody's window: its weight is 0 and its V is taken as 0.
-                alignas(64) std::uint8_t head[NV][64];
-                OCTAVO_UNROLL
-                for (int v = 0; v < NV; v++) {
-                    const std::uint8_t* at = c.blocks[key / size] + c.op->kv.v_bytes + key % size * dim * 2;
-                    const i32x16 pair = load_i32(at + (g + v) * 64);
-                    store_i32(head[v], bit_and(pair, set1(static_cast<std::int32_t>(0xffff0000u))));
-                    base[v] = head[v];
-                }
-                chain<kSource, false, MR, NV, 1, kXR>(b, x + key * kXBytes, base, 64, 2, base);
-                key += 2;
-            }
-        }
-        for (int n; key < c.keys; key += n) {
-            const int in_block = key % size, left = size - in_block;
-            n = c.keys - key < left ? c.keys - key : left;
-            OCTAVO_UNROLL
-            for (int v = 0; v < NV; v++)
-                base[v] = c.blocks[key / size] + c.op->kv.v_bytes + in_block * dim * (kBf16 ? 2 : 4) + (g + v) * 64;
-            // K of the block that follows in the next tile: each dim group asks for its share of the lines.
-            constexpr int kKeys = kBf16 ? 2 : 1;  // a step
-            const bool follows = key / size < c.num_next;
-            const std::uint8_t* ahead[NV];
-            OCTAVO_UNROLL
-            for (int v = 0; v < NV; v++)
-                ahead[v] = follows ? c.next[key / size] + 64 * (((g + v) * size + in_block) / kKeys) : base[v];
-            chain<kSource, true, MR, NV, 1, kXR>(b, x + key * kXBytes, base, dim * 4, kBf16 ? n & ~1 : n, ahead);
-            if constexpr (kBf16) {
-                if (n & 1) {
-                    // The pair's other key is nobody's: its weight is 0 and its V is taken as 0.
-                    alignas(64) std::uint8_t last[NV][64];
-                    OCTAVO_UNROLL
-                    for (int v = 0; v < NV; v++) {
-                        const i32x16 pair = load_i32(base[v] + (n / 2) * dim * 4);
-                        store_i32(last[v], bit_and(pair, set1(int32_t{0xffff})));
-                        base[v] = last[v];
-                    }
-                    chain<kSource, false, MR, NV, 1, kXR>(b, x + (key + n - 1) * kXBytes, base, 64, 2, base);
-                }
-            }
-        }
-    } else {
-        OCTAVO_UNROLL
-        for (int v = 0; v < NV; v++)
-            base[v] = reinterpret_cast<const std::uint8_t*>(c.mem.v + (g + v) * kTileKeys * 16);
-        const int key = first_value<kBf16>(c), end = kBf16 ? (c.keys + 1) & ~1 : c.keys;
-        OCTAVO_UNROLL
-        for (int v = 0; v < NV; v++) base[v] += key * 64;
-        chain<kSource, false, MR, NV, 1, kXR>(b, x + key * kXBytes, base, 64, end - key, base);
-    }
-    OCTAVO_UNROLL
-    for (int r = 0; r < MR; r++)
-        OCTAVO_UNROLL for (int v = 0; v < NV; v++) store(c.mem.o + (r0 + r) * width + (g + v) * 16, b.acc[r][v]);
+// Where 16 keys from `key` on lie, in the block there.
+OCTAVO_INLINE Sixteen sixteen(const Item& c, const Place& p, const std::uint8_t* block, std::int32_t key) {
+    const std::int32_t slot = key & (c.op->kv.block_size - 1);
+    return {block + slot * c.key_bytes, block + p.v_behind + slot * c.value_bytes, block + p.scales_behind + slot * 2};
+}
+OCTAVO_INLINE Sixteen sixteen(const Item& c, const Place& p, std::int32_t key) {
+    return sixteen(c, p, p.base + p.table[key >> c.block_shift] * c.op->kv.block_bytes, key);
 }
 
-template <bool kBf16, bool kDirect>
-void values(const Item& c, bool first_tile) {
-    const int groups = static_cast<int>(c.size.width / 16);
-    constexpr Source kSource = source_of<kBf16, kDirect>();
-    constexpr int kStep = tile_vectors(kSource, 1), kTile = tile_rows(kSource);
-    for (int g0 = 0; g0 < groups; g0 += kStep) {
-        const int end = g0 + kStep < groups ? g0 + kStep : groups;
-        for (std::int32_t r0 = 0; r0 < c.rows; r0 += kTile) {
-            with_rows<kTile>(c.rows - r0, [&]<int MR>() {
-                constexpr int NV = tile_vectors(kSource, MR);
-                int g = g0;
-                for (; g + NV <= end; g += NV) value_block<kBf16, kDirect, MR, NV>(c, r0, g, first_tile);
-                for (; g < end; g++) value_block<kBf16, kDirect, MR, 1>(c, r0, g, first_tile);
-            });
-        }
-    }
-}
-
-// The first key of the span's first tile with a visible key.
-OCTAVO_INLINE std::int32_t first_tile(const AttendOp& op, const AttendItem& it, std::int32_t span) {
-    const std::int32_t seen = first_seen(op.window, it.position) / kTileKeys * kTileKeys;
-    return seen > span * kSpanKeys ? seen : span * kSpanKeys;
-}
-
-// The item behind this one: its first tile is what comes next.
-void ask_for_item(Item& c, const AttendItem& then) {
-    const KvLayer& kv = c.op->kv;
-    const std::int32_t first = first_tile(*c.op, then, then.span), end = then.position + then.tokens;
-    const std::int64_t head = head_bytes(kv) * then.kv_head;
-    c.next_scales = scales_behind(kv, then.kv_head);
-    const std::int32_t* table =
-        c.op->table + static_cast<std::int64_t>(then.seq) * c.op->max_blocks + first / kv.block_size;
-    for (std::int32_t i = 0; i * kv.block_size < end - first && i * kv.block_size < kTileKeys; i++)
-        c.next[c.num_next++] = kv.base + table[i] * kv.block_bytes + head;
-}
-
-// Points c at the tile from first_key on; `end` is the item's last key of the span, `all` of all its spans.
-void set_tile(Item& c, std::int32_t first_key, std::int32_t end, std::int32_t all) {
+// Points c at the tile from first_key on; `end` is behind the item's last key of the span.
+void set_tile(Item& c, std::int32_t first_key, std::int32_t end) {
     const KvLayer& kv = c.op->kv;
     c.first_key = first_key;
     const std::int32_t seen = first_seen(c.op->window, c.it->position);
     c.from = seen > first_key ? seen - first_key : 0;
     c.keys = end - first_key < kTileKeys ? end - first_key : kTileKeys;
-    const std::int64_t head = head_bytes(kv) * c.it->kv_head;
-    const std::int32_t* table = c.table + first_key / kv.block_size;
-    std::int32_t i = 0;
-    for (; i * kv.block_size < c.keys; i++) c.blocks[i] = kv.base + table[i] * kv.block_bytes + head;
-    c.num_next = 0;
-    c.scales = c.next_scales = scales_behind(kv, c.it->kv_head);
-    for (; i * kv.block_size < all - first_key && c.num_next * kv.block_size < kTileKeys; i++)
-        c.next[c.num_next++] = kv.base + table[i] * kv.block_bytes + head;
-    if (c.num_next == 0 && c.then) ask_for_item(c, *c.then);
+    const std::int32_t* table = c.place.table + (first_key >> c.block_shift);
+    for (std::int32_t i = 0; i << c.block_shift < c.keys; i++) c.blocks[i] = c.place.base + table[i] * kv.block_bytes;
+}
+
+// Where the tile's keys lie by 16, and what is asked for meanwhile; `all` is behind the item's last key of all spans.
+void set_groups(Item& c, std::int32_t all) {
+    // What is `more` groups behind group g: this item's, or of the next one, which begins at its first tile.
+    auto later = [&](std::int32_t g, int more) {
+        const std::int32_t key = c.first_key + (g + more) * 16, its = c.then_first + (key - (all + 15) / 16 * 16);
+        return key < all ? sixteen(c, c.place, key) : its < c.then_end ? sixteen(c, c.then_place, its) : c.at[g];
+    };
+    const bool alike = asks_alike(*c.op);
+    for (std::int32_t g = 0; g * 16 < c.keys; g++) {
+        c.at[g] = sixteen(c, c.place, c.blocks[g * 16 >> c.block_shift], g * 16);
+        c.ask[g] = later(g, alike ? kAskKeys : kTileKeys / 16);
+        if (alike) c.ask[g].v = later(g, kAskValues).v;
+    }
 }
 
 template <bool kBf16>
 void run_number_tile(const Item& c, bool first_tile) {
+    const Rows all{0, c.rows};
     if (c.direct) {
-        scores<kBf16, true>(c);
-        if (c.op->cap > 0) cap_scores(c);
-        softmax<kBf16, true>(c);
-        values<kBf16, true>(c, first_tile);
+        for (Rows rows{0, 0}; rows.last < c.rows;) {
+            rows = {rows.last, c.rows - rows.last < kChunkRows ? c.rows : rows.last + kChunkRows};
+            scores<kBf16, true>(c, rows);
+            if (c.op->cap > 0) cap_scores(c, rows);
+            softmax<kBf16, true>(c, rows);
+            values<kBf16, true>(c, rows, first_tile);
+        }
     } else {
         unpack_keys<kBf16>(c);
-        scores<kBf16, false>(c);
-        if (c.op->cap > 0) cap_scores(c);
-        softmax<kBf16, false>(c);
+        scores<kBf16, false>(c, all);
+        if (c.op->cap > 0) cap_scores(c, all);
+        softmax<kBf16, false>(c, all);
         unpack_values<kBf16>(c);
-        values<kBf16, false>(c, first_tile);
+        values<kBf16, false>(c, all, first_tile);
     }
 }
 
 void run_code_tile(const Item& c, bool first_tile) {
-    Codes at = codes_of(c);
-    const auto* copied = reinterpret_cast<const std::uint8_t*>(c.mem.k);
-    if (!c.direct) {
-        copy_codes(c);
-        at = {&copied, kTileKeys, c.size.width, reinterpret_cast<const std::uint8_t*>(c.mem.v) - copied};
-    }
+    Sixteen copied[kTileKeys / 16];
+    const Codes at = c.direct ? codes_of(c) : copy_codes(c, copied);
     read_scales(c);
     code_scores(c, at);
-    if (c.op->cap > 0) cap_scores(c);
-    softmax<false, true>(c);
+    if (c.op->cap > 0) cap_scores(c, {0, c.rows});
+    softmax<false, true>(c, {0, c.rows});
     weights_to_codes(c);
     code_values(c, at, first_tile);
 }
@@ -280,7 +140,8 @@ void run_span(Item& c, std::int32_t span) {
     const std::int32_t all = c.it->span_end * kSpanKeys < end ? c.it->span_end * kSpanKeys : end;
     const std::int32_t first = first_tile(*c.op, *c.it, span);
     for (std::int32_t key = first; key < last; key += kTileKeys) {
-        set_tile(c, key, last, all);
+        set_tile(c, key, last);
+        if (c.direct || c.op->kv.dtype == Dtype::i8) set_groups(c, all);
         run_tile(c, key == first);
     }
 }
@@ -332,8 +193,10 @@ void run_item(Item& c) {
     if (c.direct) {
         // Nobody has asked for the first tile yet.
         const std::int32_t end = c.it->position + c.it->tokens;
-        set_tile(c, first_tile(op, *c.it, c.it->span), end, end);
-        for (std::int32_t i = c.from / op.kv.block_size; i * op.kv.block_size < c.keys; i++)
+        set_tile(c, first_tile(op, *c.it, c.it->span), end);
+        const std::int32_t soon = asks_alike(op) ? kAskKeys * 16 : kTileKeys;
+        for (std::int32_t i = c.from / op.kv.block_size; i * op.kv.block_size < c.keys && i * op.kv.block_size < soon;
+             i++)
             prefetch_range(c.blocks[i], head_bytes(op.kv));
     }
     pack_queries(c);
@@ -348,9 +211,9 @@ void run_item(Item& c) {
                 out[width + 1] = c.mem.l[r];
             }
         } else if (span == c.it->span) {
-            std::swap(c.mem.total_m, c.mem.m);
-            std::swap(c.mem.total_l, c.mem.l);
-            std::swap(c.mem.total, c.mem.o);
+            memcpy(c.mem.total_m, c.mem.m, 4 * static_cast<std::size_t>(c.rows));
+            memcpy(c.mem.total_l, c.mem.l, 4 * static_cast<std::size_t>(c.rows));
+            memcpy(c.mem.total, c.mem.o, 4 * static_cast<std::size_t>(c.rows * width));
         } else {
             fold(c.mem, c.rows, width, c.mem.m, c.mem.l, c.mem.o, width);
         }
@@ -364,10 +227,18 @@ void attend_item(const AttendOp& op, const AttendItem& item, const AttendItem* t
     Item c;
     c.op = &op;
     c.it = &item;
-    c.then = then;
     c.size = sizes_of(op.kv.dim, op.group);
     c.mem = carve(scratch, c.size);
-    c.table = op.table + static_cast<std::int64_t>(item.seq) * op.max_blocks;
+    c.block_shift = __builtin_ctz(static_cast<unsigned>(op.kv.block_size));
+    c.place = place_of(op, item);
+    c.key_bytes = op.kv.dtype == Dtype::i8 ? 2 : 4;  // from key to key of K: pairs of bf16 or codes
+    c.value_bytes = op.kv.dim * kv_number_bytes(op.kv.dtype);
+    c.then_first = c.then_end = 0;
+    if (then) {
+        c.then_place = place_of(op, *then);
+        c.then_first = first_tile(op, *then, then->span);
+        c.then_end = then->position + then->tokens;
+    }
     c.rows = item.tokens * op.group;
     const bool whole_vectors = op.kv.block_size >= 16 && op.kv.dim % 16 == 0;
     c.direct = whole_vectors && (c.rows <= kFewRows || kPairDot || op.kv.dtype != Dtype::bf16);

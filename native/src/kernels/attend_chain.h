@@ -1,6 +1,7 @@
 // The chains of attention: register tiles of rows x vectors, and one step of them for each way the cache may lie. For
 // attend.cpp only.
 #pragma once
+#include "octavo/kernels.h"
 #include "octavo/math.h"
 
 namespace octavo::OCTAVO_ISA_NS {
@@ -30,13 +31,28 @@ constexpr bool keeps_pairs() {
 // wide enough to hide the latency of an FMA.
 #if defined(OCTAVO_ISA_AVX512BF16) || defined(OCTAVO_ISA_AVX512VNNI)
 constexpr int tile_rows(Source) { return 6; }
-constexpr int tile_vectors(Source, int) { return 4; }
+constexpr int tile_vectors(Source s, int rows) { return rows <= 3 || kPairDot || s != Source::bf16 ? 4 : 2; }
+// Rows whose scores, weights and outputs stay in the first-level cache from one step of a tile to the next.
+constexpr int kChunkRows = 24;
 #elif defined(OCTAVO_ISA_SCALAR)
 constexpr int tile_rows(Source) { return 2; }  // a compiler's registers, and its time
 constexpr int tile_vectors(Source, int) { return 1; }
+constexpr int kChunkRows = 1 << 20;
 #else
 constexpr int tile_rows(Source s) { return s == Source::bf16 ? 4 : 6; }
 constexpr int tile_vectors(Source s, int rows) { return rows <= (s == Source::bf16 ? 2 : 3) ? 2 : 1; }
+constexpr int kChunkRows = 1 << 20;
+#endif
+
+// What is asked for while 16 keys are used: V of the same keys while K is multiplied, and K of the tile to come while V
+// is. Or, where kAskAlike, K so many groups of 16 keys later while K is, and V while V is: fewer lines then wait in the
+// first-level cache, where those of all blocks fall into the same sets.
+#if defined(OCTAVO_ISA_AVX512BF16) || defined(OCTAVO_ISA_AVX512VNNI)
+constexpr bool kAskAlike = true;
+constexpr int kAskKeys = 4, kAskValues = 3;
+#else
+constexpr bool kAskAlike = false;
+constexpr int kAskKeys = 0, kAskValues = 0;
 #endif
 
 template <int MR, int NV>
@@ -61,7 +77,8 @@ OCTAVO_INLINE void step(Block<MR, NV>& b, const float* x, std::int64_t row_strid
 // the core's line buffers and stall it, one a step hides behind the arithmetic.
 template <Source kSource, bool kAhead, int MR, int NV, int XK, int XR>
 OCTAVO_INLINE void chain(Block<MR, NV>& b, const void* x_any, const std::uint8_t* const (&base)[NV],
-                         std::int64_t y_stride, int n, const std::uint8_t* const (&ahead)[NV]) {
+                         std::int64_t y_stride, int n, const std::uint8_t* const (&ahead)[NV],
+                         std::int64_t ahead_stride) {
     const std::uint8_t* y[NV];
     OCTAVO_UNROLL
     for (int v = 0; v < NV; v++) y[v] = base[v];
@@ -70,7 +87,7 @@ OCTAVO_INLINE void chain(Block<MR, NV>& b, const void* x_any, const std::uint8_t
         if constexpr (kAhead) {
             OCTAVO_UNROLL
             for (int v = 0; v < NV; v++) prefetch(ahead[v] + line);
-            line += 64;
+            line += ahead_stride;
         }
     };
     f32x16 t[NV];

@@ -79,7 +79,7 @@ void read_scales(const Item& c) {
     memset(key + groups * 16 - 8, 0, 16);  // the half of a group that may have no block
     memset(value + groups * 16 - 8, 0, 16);
     for (int i = begin; i * 8 < c.keys; i++) {
-        const std::uint8_t* at = c.blocks[i * 8 / size] + c.scales + i * 8 % size * 2;
+        const std::uint8_t* at = c.blocks[i * 8 / size] + c.place.scales_behind + i * 8 % size * 2;
         memcpy(key + i * 8, at, 16);
         memcpy(value + i * 8, at + 2 * size, 16);
     }
@@ -87,17 +87,20 @@ void read_scales(const Item& c) {
         store(c.mem.key_scale + g * 16, load_bf16(key + g * 16));
         store(c.mem.value_scale + g * 16, load_bf16(value + g * 16));
     }
-    for (int i = 0; i < c.num_next; i++) prefetch(c.next[i] + c.next_scales);
+    for (int g = first; g < groups; g++) {
+        prefetch(c.ask[g].scales);
+        if (size > 16) prefetch(c.ask[g].scales + 2 * size);
+    }
 }
 
 // Where the tile's codes lie: in the cache, or in a copy as one block of 128 slots whose dims fill whole vectors.
 struct Codes {
-    const std::uint8_t* const* blocks;
-    std::int64_t size, width, v_bytes;
+    const Sixteen* at;  // [key / 16]
+    std::int64_t size, width;
 };
 
 // The copy, for blocks of 8 and heads that are no multiple of 16. What no key of the item fills is 0.
-void copy_codes(const Item& c) {
+Codes copy_codes(const Item& c, Sixteen* to) {
     const KvLayer& kv = c.op->kv;
     const std::int64_t dim = c.size.dim, size = kv.block_size, width = c.size.width;
     auto* k = reinterpret_cast<std::uint8_t*>(c.mem.k);
@@ -112,6 +115,8 @@ void copy_codes(const Item& c) {
             memcpy(v + (i * size / 2 + s) * width * 2, block + kv.v_bytes + s * dim * 2,
                    static_cast<std::size_t>(2 * dim));
     }
+    for (int g = 0; g < kTileKeys / 16; g++) to[g] = {k + g * 32, v + g * 16 * width, nullptr};
+    return {to, kTileKeys, width};
 }
 
 // V was rotated: so is o.
@@ -166,10 +171,8 @@ OCTAVO_INLINE void code_score_block(const Item& c, const Codes& at, std::int32_t
     const std::uint8_t *base[NV], *ahead[NV];
     OCTAVO_UNROLL
     for (int v = 0; v < NV; v++) {
-        const std::int64_t key = (g + v) * 16;
-        const std::uint8_t* block = at.blocks[key / at.size];
-        base[v] = block + key % at.size * 2;
-        ahead[v] = block + at.v_bytes + key % at.size * at.width;  // V of these keys is wanted next
+        base[v] = at.at[g + v].k;
+        ahead[v] = at.at[g + v].v;  // wanted next
     }
     CodeBlock<MR, NV> b;
     clear(b);
@@ -212,15 +215,16 @@ OCTAVO_INLINE void code_value_block(const Item& c, const Codes& at, std::int32_t
     // A pair's key that nobody sees weighs 0.
     const std::int64_t end = (c.keys + 1) / 2, size = at.size / 2;
     for (std::int64_t pair = c.from / 2, n; pair < end; pair += n) {
-        const std::int64_t block = pair / size, in_block = pair % size;
-        n = end - pair < size - in_block ? end - pair : size - in_block;
-        const bool follows = block < c.num_next;
+        const std::int64_t group = pair / 8, in_group = pair % 8, left = size - pair % size;
+        n = end - pair < left ? end - pair : left;
+        // Of K in the tile to come each dim group asks for its share of the block's lines.
+        const std::uint8_t* value = at.at[group].v + in_group * at.width * 2;
+        const std::uint8_t* key = c.ask[group].k - slot_of(c, static_cast<int>(group)) * 2 + 32 * (pair % size);
         const std::uint8_t *base[NV], *ahead[NV];
         OCTAVO_UNROLL
         for (int v = 0; v < NV; v++) {
-            base[v] = at.blocks[block] + at.v_bytes + in_block * at.width * 2 + (g + v) * 32;
-            // K of the block that follows in the next tile: each dim group asks for its share of the lines.
-            ahead[v] = follows ? c.next[block] + 32 * ((g + v) * size + in_block) : base[v];
+            base[v] = value + (g + v) * 32;
+            ahead[v] = key + 32 * (g + v) * size;
         }
         add_products<MR, NV>(b, x + pair, 1, kTileKeys / 2, base, at.width * 2, n, ahead);
     }
@@ -252,10 +256,7 @@ OCTAVO_INLINE void over_code_blocks(const Item& c, int begin, int end, F&& block
     }
 }
 
-Codes codes_of(const Item& c) {
-    const KvLayer& kv = c.op->kv;
-    return {c.blocks, kv.block_size, c.size.dim, kv.v_bytes};
-}
+Codes codes_of(const Item& c) { return {c.at, c.op->kv.block_size, c.size.dim}; }
 
 void code_scores(const Item& c, const Codes& at) {
     over_code_blocks(c, c.from / 16, (c.keys + 15) / 16,

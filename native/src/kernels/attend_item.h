@@ -60,24 +60,46 @@ Memory carve(std::uint8_t* scratch, const Sizes& z) {
     return m;
 }
 
+// Rows [first, last) of an item.
+struct Rows {
+    std::int32_t first, last;
+};
+
+// Where 16 keys of one head lie in the cache; the scales are of int8.
+struct Sixteen {
+    const std::uint8_t *k, *v, *scales;
+};
+
+// Where the keys of an item lie: what a block's number is looked up in, K of block 0, this head, and from K of a block,
+// this head, to its V and to the scales of its slots (K's, then V's).
+struct Place {
+    const std::int32_t* table;
+    const std::uint8_t* base;
+    std::int64_t v_behind, scales_behind;
+};
+
 // Everything the steps of one item share.
 struct Item {
     const AttendOp* op;
     const AttendItem* it;
-    const AttendItem* then;  // probably this thread's next item; null: unknown
     Memory mem;
     Sizes size;
-    const std::int32_t* table;
+    Place place, then_place;              // its own, and that of this thread's next item, probably
+    std::int32_t then_first, then_end;    // of the next item: its first key, and behind its last; 0: unknown
+    std::int64_t key_bytes, value_bytes;  // of a slot, of this head
     std::int32_t rows;
+    int block_shift;  // block_size is 1 << block_shift
     bool direct;
     // The tile at hand.
     std::int32_t first_key, keys;               // behind `keys` nobody in the item sees any
     std::int32_t from;                          // nor before this one (windows)
     const std::uint8_t* blocks[kTileKeys / 8];  // K of its blocks, this head
-    std::int32_t num_next;                      // blocks of the tile after it
-    const std::uint8_t* next[kTileKeys / 8];
-    std::int64_t scales, next_scales;  // from K of a block, this head, to the scales of its slots: K's, then V's
+    Sixteen at[kTileKeys / 16];                 // its keys by 16; blocks of 8 hold half of them
+    Sixteen ask[kTileKeys / 16];                // and what is asked for meanwhile
 };
+
+// Where in its block the 16 keys of a group begin; a tile begins with a block.
+OCTAVO_INLINE int slot_of(const Item& c, int group) { return group * 16 & (c.op->kv.block_size - 1); }
 
 // The first key whose V is read: bf16 comes in pairs.
 template <bool kBf16>
@@ -102,6 +124,20 @@ OCTAVO_INLINE void with_rows(int n, F&& f) {
     f.template operator()<MR>();
 }
 
+// Calls f<MR, kAhead>(r0) for each row tile. The first of the item asks for what is wanted next, if `kAsk`.
+template <int kTile, bool kAsk, class F>
+OCTAVO_INLINE void over_row_tiles(Rows rows, F&& f) {
+    for (std::int32_t r0 = rows.first; r0 < rows.last; r0 += kTile) {
+        with_rows<kTile>(rows.last - r0, [&]<int MR>() {
+            if (kAsk && r0 == 0) {
+                f.template operator()<MR, kAsk>(r0);
+            } else {
+                f.template operator()<MR, false>(r0);
+            }
+        });
+    }
+}
+
 // Row tiles are tile_rows high but for the last; their rows interleave so that a step's broadcasts are side by side.
 template <bool kBf16, bool kDirect>
 void pack_queries(const Item& c) {
@@ -116,13 +152,11 @@ void pack_queries(const Item& c) {
             const std::uint8_t* row = row_of(op.q, token_of(*c.it, r / op.group));
             load_columns(row, op.q.dtype, op.q.offset + head * op.q.stride, static_cast<std::int32_t>(dim), temp);
             if constexpr (keeps_pairs<kBf16, kDirect>()) {
-                // Pairs are read whole vectors at a time: dim % 16 == 0.
-                auto* q = reinterpret_cast<std::int32_t*>(c.mem.q) + r0 * dim / 2 + i;
-                alignas(32) std::int32_t pairs[8];
-                for (std::int64_t d = 0; d < dim; d += 16) {
-                    store_bf16(reinterpret_cast<std::uint16_t*>(pairs), load(temp + d));
-                    OCTAVO_UNROLL
-                    for (int j = 0; j < 8; j++) q[(d / 2 + j) * high] = pairs[j];
+                auto* q = reinterpret_cast<std::uint16_t*>(c.mem.q) + r0 * dim + 2 * i;
+                alignas(32) std::uint16_t sixteen[16];
+                for (std::int64_t d = 0; d < dim; d += 16) {  // read in place: dim is a multiple of 16
+                    store_bf16(sixteen, load(temp + d));
+                    for (std::int64_t j = 0; j < 16; j += 2) memcpy(q + (d + j) * high, sixteen + j, 4);
                 }
             } else {
                 float* q = c.mem.q + r0 * dim;

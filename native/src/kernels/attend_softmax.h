@@ -5,100 +5,83 @@
 namespace octavo::OCTAVO_ISA_NS {
 namespace {
 
+// Weights of 16 keys as the values' chain wants them.
+template <bool kBf16, bool kDirect>
+OCTAVO_INLINE void put_weights(const Item& c, std::int32_t r, int g, f32x16 e) {
+    if constexpr (keeps_pairs<kBf16, kDirect>()) {
+        store_bf16(c.mem.p + r * kTileKeys + g * 16, e);
+    } else {
+        store(c.mem.s + r * kTileKeys + g * 16, kBf16 ? round_bf16_number(e) : e);
+    }
+}
+
 // tanh(s / cap) * cap, in base 2: `scale` held 1 / cap.
-void cap_scores(const Item& c) {
+void cap_scores(const Item& c, Rows rows) {
     const f32x16 factor = set1(c.op->cap);
     const int groups = (c.keys + 15) / 16;
-    for (std::int32_t r = 0; r < c.rows; r++)
+    for (std::int32_t r = rows.first; r < rows.last; r++)
         for (int g = c.from / 16; g < groups; g++) {
             float* s = c.mem.s + r * kTileKeys + g * 16;
             store(s, mul(tanh_of(load(s)), factor));
         }
 }
 
-// Weights of 16 or 32 keys from group g on, as the chains over V read them. What a bf16 NaN's bits are is settled by
-// `settle`.
-template <bool kBf16, bool kDirect>
-OCTAVO_INLINE void put_weights(const Item& c, std::int32_t r, int g, f32x16 e) {
-    if constexpr (keeps_pairs<kBf16, kDirect>()) {
-        store_bf16_weights(c.mem.p + r * kTileKeys + g * 16, e);
-    } else {
-        store(c.mem.s + r * kTileKeys + g * 16, kBf16 ? round_bf16_number(e) : e);
-    }
-}
-template <bool kBf16, bool kDirect>
-OCTAVO_INLINE void put_weights(const Item& c, std::int32_t r, int g, f32x16 e, f32x16 next) {
-    if constexpr (keeps_pairs<kBf16, kDirect>()) {
-        store_bf16_weights(c.mem.p + r * kTileKeys + g * 16, e, next);
-    } else {
-        put_weights<kBf16, kDirect>(c, r, g, e);
-        put_weights<kBf16, kDirect>(c, r, g + 1, next);
-    }
+// What store_bf16_numbers leaves open, where a weight is NaN.
+inline void canonical_nans(const Item& c, std::int32_t r) {
+    std::uint16_t* p = c.mem.p + r * kTileKeys;
+    for (int j = 0; j < kTileKeys; j++)
+        if ((p[j] & 0x7fff) > 0x7f80) p[j] = 0x7fc0;
 }
 
-// The sum of the row's weights is known: every NaN among them becomes the one that numerics.md names.
-template <bool kBf16, bool kDirect>
-OCTAVO_INLINE void settle(const Item& c, std::int32_t r, f32x16 sum) {
-    const float total = fold_add(sum);
-    c.mem.sum[r] = total;
-    if constexpr (keeps_pairs<kBf16, kDirect>()) {
-        if (total == total) return;
-        std::uint16_t* p = c.mem.p + r * kTileKeys;
-        for (int key = c.from / 16 * 16; key < (c.keys + 15) / 16 * 16; key++)
-            if ((p[key] & 0x7fff) > 0x7f80) p[key] = 0x7fc0;
-    }
-}
-
-// The row's new maximum, over its first `visible` keys of the tile too, and what it is below the old one.
-OCTAVO_INLINE void raise_maximum(const Item& c, std::int32_t r, int visible) {
+// The running maximum of a row that sees the first `visible` keys, and the exponent of its factor.
+OCTAVO_INLINE void top_of_row(const Item& c, std::int32_t r, int visible) {
+    c.mem.scale[r] = 0.0f;
+    if (visible <= 0) return;
     const float* s = c.mem.s + r * kTileKeys;
+    const int whole = visible / 16, tail = visible % 16;
     const float old = c.mem.m[r];
-    float m = old;
-    if (visible > 0) {
-        const int whole = visible / 16, tail = visible % 16;
-        f32x16 top = set1(old);
-        int g = 0;
-        for (; g + 2 <= whole; g += 2) top = max(max(load(s + g * 16), load(s + g * 16 + 16)), top);
-        if (g < whole) top = max(load(s + g * 16), top);
-        if (tail) top = max(select(mask_first(tail), load(s + whole * 16), top), top);
-        m = fold_max(top);
-    }
-    c.mem.m[r] = m;
-    c.mem.scale[r] = visible > 0 ? old - m : 0.0f;
+    f32x16 top = set1(old);
+    for (int g = 0; g < whole; g++) top = max(load(s + g * 16), top);
+    if (tail) top = max(select(mask_first(tail), load(s + whole * 16), top), top);
+    c.mem.m[r] = fold_max(top);
+    c.mem.scale[r] = old - c.mem.m[r];
 }
 
-// Scores to weights and their 16-lane sum.
+// Scores to weights; the lanes of their sum to `lanes`. A fold here would keep the next row waiting.
 template <bool kBf16, bool kDirect>
-OCTAVO_INLINE void weigh_row(const Item& c, std::int32_t r, int visible) {
+OCTAVO_INLINE void weights_of_row(const Item& c, std::int32_t r, int visible, float* lanes) {
     const float* s = c.mem.s + r * kTileKeys;
     const int whole = visible / 16, tail = visible % 16, groups = (c.keys + 15) / 16;
-    const f32x16 mv = set1(c.mem.m[r]);
-    auto weight = [&](int g) { return exp2_nonpositive(sub(load(s + g * 16), mv)); };
+    const f32x16 m = set1(c.mem.m[r]);
     f32x16 sum = zero_f32();
+    auto weight = [&](int g) { return exp2_nonpositive(sub(load(s + g * 16), m)); };
+    auto put = [&](int g, f32x16 e) {
+        sum = add(sum, e);
+        put_weights<kBf16, kDirect>(c, r, g, e);
+    };
     int g = 0;
-    for (; g + 2 <= whole; g += 2) {
-        const f32x16 e = weight(g), next = weight(g + 1);
-        sum = add(add(sum, e), next);
-        put_weights<kBf16, kDirect>(c, r, g, e, next);
+    if (keeps_pairs<kBf16, kDirect>() && whole == kTileKeys / 16) {
+        OCTAVO_UNROLL
+        for (; g < kTileKeys / 16; g += 2) {
+            const f32x16 e = weight(g), next = weight(g + 1);
+            sum = add(add(sum, e), next);
+            store_bf16_numbers(c.mem.p + r * kTileKeys + g * 16, e, next);
+        }
+    } else {
+        for (; g < whole; g++) put(g, weight(g));
+        if (tail) {
+            put(g, select(mask_first(tail), weight(g), zero_f32()));
+            g++;
+        }
+        for (; g < groups; g++) put_weights<kBf16, kDirect>(c, r, g, zero_f32());
     }
-    if (g < whole) {
-        const f32x16 e = weight(g);
-        sum = add(sum, e);
-        put_weights<kBf16, kDirect>(c, r, g++, e);
-    }
-    if (tail) {
-        const f32x16 e = select(mask_first(tail), weight(g), zero_f32());
-        sum = add(sum, e);
-        put_weights<kBf16, kDirect>(c, r, g++, e);
-    }
-    for (; g < groups; g++) put_weights<kBf16, kDirect>(c, r, g, zero_f32());
-    settle<kBf16, kDirect>(c, r, sum);
+    store(lanes, sum);
 }
 
-// Both where the row sees keys [first, visible), first > 0 or before it blocks that are gone.
+// The same where the row sees keys [first, visible), first > 0 or before it blocks that are gone.
 template <bool kBf16, bool kDirect>
-void softmax_window_row(const Item& c, std::int32_t r, int first, int visible) {
-    const float* s = c.mem.s + r * kTileKeys;
+void softmax_window_row(const Item& c, std::int32_t r, int first, int visible, float* lanes) {
+    float* s = c.mem.s + r * kTileKeys;
     const int groups = (c.keys + 15) / 16, begin = c.from / 16;
     const bool any = first < visible;
     auto seen = [&](int g, f32x16 x, f32x16 other) {
@@ -123,40 +106,42 @@ void softmax_window_row(const Item& c, std::int32_t r, int first, int visible) {
     }
     c.mem.m[r] = m;
     c.mem.scale[r] = any ? old - m : 0.0f;
-    settle<kBf16, kDirect>(c, r, sum);
-}
-
-// The keys of the tile that row r sees.
-struct Seen {
-    std::int32_t first, end;
-};
-OCTAVO_INLINE Seen seen_by(const Item& c, std::int32_t r) {
-    const std::int32_t position = c.it->position + r / c.op->group;
-    const std::int32_t end = position + 1 - c.first_key, first = first_seen(c.op->window, position) - c.first_key;
-    return {first > 0 ? first : 0, end < 0 ? 0 : end < c.keys ? end : c.keys};
+    store(lanes, sum);
 }
 
 template <bool kBf16, bool kDirect>
-void softmax(const Item& c) {
-    auto whole_row = [&](Seen seen) { return seen.first == 0 && c.from == 0; };
-    // Maxima of all rows first: no weight waits for a fold.
-    for (std::int32_t r = 0; r < c.rows; r++) {
-        const Seen seen = seen_by(c, r);
-        if (whole_row(seen)) raise_maximum(c, r, seen.end);
-    }
-    for (std::int32_t r = 0; r < c.rows; r++) {
-        const Seen seen = seen_by(c, r);
-        if (whole_row(seen)) {
-            weigh_row<kBf16, kDirect>(c, r, seen.end);
-        } else {
-            softmax_window_row<kBf16, kDirect>(c, r, seen.first, seen.end);
+void softmax(const Item& c, Rows rows) {
+    const std::int32_t group = c.op->group;
+    constexpr std::int32_t kSome = 8;  // rows in turn hide each other's latency
+    for (Rows some{rows.first, rows.first}; some.last < rows.last;) {
+        some = {some.last, rows.last - some.last < kSome ? rows.last : some.last + kSome};
+        int visible[kSome];
+        bool plain[kSome];
+        alignas(64) float lanes[kSome][16];
+        for (std::int32_t r = some.first; r < some.last; r++) {
+            const std::int32_t position = c.it->position + r / group, keys = position + 1 - c.first_key;
+            const std::int32_t first = first_seen(c.op->window, position) - c.first_key, i = r - some.first;
+            visible[i] = keys < 0 ? 0 : keys < c.keys ? keys : c.keys;
+            plain[i] = first <= 0 && c.from <= 0;
+            if (plain[i]) {
+                top_of_row(c, r, visible[i]);
+            } else {
+                softmax_window_row<kBf16, kDirect>(c, r, first > 0 ? first : 0, visible[i], lanes[i]);
+            }
+        }
+        for (std::int32_t r = some.first, i = 0; r < some.last; r++, i++)
+            if (plain[i]) weights_of_row<kBf16, kDirect>(c, r, visible[i], lanes[i]);
+        for (std::int32_t r = some.first, i = 0; r < some.last; r++, i++) {
+            c.mem.sum[r] = fold_add(load(lanes[i]));
+            if (keeps_pairs<kBf16, kDirect>() && !(c.mem.sum[r] == c.mem.sum[r])) canonical_nans(c, r);
         }
     }
     // The factors of all rows at once. In a span's first tile l and o are 0, and a factor of them changes nothing.
-    for (std::int32_t r = 0; r < c.rows; r += 16) {
+    for (std::int32_t r = rows.first; r < rows.last; r += 16) {
+        const int n = rows.last - r < 16 ? rows.last - r : 16;
         const f32x16 a = exp2_nonpositive(load(c.mem.scale + r));
-        store(c.mem.scale + r, a);
-        store(c.mem.l + r, add(mul(load(c.mem.l + r), a), load(c.mem.sum + r)));
+        store_first(c.mem.scale + r, a, n);
+        store_first(c.mem.l + r, add(mul(load(c.mem.l + r), a), load(c.mem.sum + r)), n);
     }
 }
 
