@@ -144,15 +144,21 @@ def test_panels_split(team: object, fmt: str) -> None:
     assert (out.reshape(5, stride)[:, : 4 * 77] == want[:, : 4 * 77]).all()
 
 
-@pytest.mark.parametrize("width", [1, 16, 31, 32, 33, 48, 100, 576, 1536])
-def test_quantize_rows(team: object, width: int) -> None:
-    """numerics.md "Activations: q8", value by value, the same bits in every variant."""
+def hard_rows(width: int) -> np.ndarray:
+    """Six rows of sizes far apart: of zeros, of denormals, with a NaN and with an infinity among them."""
     rng = np.random.default_rng(width)
     x = (rng.standard_normal((6, width)) * np.exp(rng.uniform(-20, 20, (6, 1)))).astype(np.float32)
     x[1] = 0
     x[2] = 1e-38
     x[3, 0] = np.nan
     x[4, -1] = np.inf
+    return x
+
+
+@pytest.mark.parametrize("width", [1, 16, 31, 32, 33, 48, 100, 576, 1536])
+def test_quantize_rows(team: object, width: int) -> None:
+    """numerics.md "Activations: q8", value by value, the same bits in every variant."""
+    x = hard_rows(width)
     groups = -(-width // 32)
     padded = np.zeros((6, 32 * groups), np.float32)
     padded[:, :width] = x
@@ -179,12 +185,7 @@ def test_quantize_rows(team: object, width: int) -> None:
 @pytest.mark.parametrize("width", [1, 16, 31, 32, 33, 48, 100, 576, 1536])
 def test_quantize_rows_by_token(team: object, width: int) -> None:
     """numerics.md "Activations: q8t": all of a row is one group."""
-    rng = np.random.default_rng(width)
-    x = (rng.standard_normal((6, width)) * np.exp(rng.uniform(-20, 20, (6, 1)))).astype(np.float32)
-    x[1] = 0
-    x[2] = 1e-38
-    x[3, 0] = np.nan
-    x[4, -1] = np.inf
+    x = hard_rows(width)
     codes, scale, total = quantize_token(x[[0, 5]])
     for isa in _native.isas():
         out = aligned(6 * _native.row_bytes("q8t", width), fill=0xFF)
