@@ -2,8 +2,9 @@
 
     python bench/q8_groups.py MODEL ORACLE.json
 
-Weights stay as the file has them and everything else is float32, so only the activation rounding differs. Texts: the
-first 1,024 ids of the oracle's two longest different prompts. Result: docs/decisions/0002-q8-groups.md.
+Scales are free (amax / 127), for groups of 32 also powers of two, as served. Weights stay as the file has them and
+everything else is float32, so only the activation rounding differs. Texts: the first 1,024 ids of the oracle's two
+longest different prompts. Result: docs/decisions/0002-q8-groups.md.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from octavo.kernels import BACKENDS
-from octavo.kernels.reference import linear
+from octavo.kernels.reference import linear, rows
 from octavo.models.registry import build_program
 from octavo.program.executable import Limits
 from octavo.program.formats import choose_formats
@@ -30,14 +33,30 @@ LENGTH, CHUNK, BLOCK = 1024, 512, 16
 
 
 def rounded(x: Any, group: int) -> Any:
-    """x [rows, K] through int8 codes with one scale a group of columns (0: a row)."""
-    rows, k = x.shape
+    """x [M, K] through int8 codes with one scale a group of columns (0: a row)."""
+    m, k = x.shape
     group = group or k
-    padded = np.pad(x, ((0, 0), (0, -k % group))).reshape(rows, -1, group)
+    padded = np.pad(x, ((0, 0), (0, -k % group))).reshape(m, -1, group)
     amax = np.abs(padded).max(axis=2, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         codes = np.where(amax > 0, np.rint(padded * (np.float32(127) / amax)), 0)
-    return (codes * (amax / np.float32(127))).reshape(rows, -1)[:, :k].astype(np.float32)
+    return (codes * (amax / np.float32(127))).reshape(m, -1)[:, :k].astype(np.float32)
+
+
+def as_served(x: Any) -> Any:
+    """x [M, K] through q8 codes: groups of 32, scales that are powers of two."""
+    codes, scale, _ = rows.quantize(x)
+    return rows.dequantize(codes, scale)
+
+
+ROUNDINGS: tuple[tuple[str, Callable[[Any], Any] | None], ...] = (
+    ("float32", None),
+    ("32", partial(rounded, group=32)),
+    ("32, 2^e", as_served),
+    ("64", partial(rounded, group=64)),
+    ("128", partial(rounded, group=128)),
+    ("one a token", partial(rounded, group=0)),
+)
 
 
 def mean_nll(executable: ReferenceExecutable, ids: list[int]) -> float:
@@ -65,9 +84,9 @@ def main() -> None:
     spec = lower(program, formats.by_weight, limits, BACKENDS["reference"], kv_dtype="f32")
     weights = load_weights(spec, checkpoint.tensors)
     dense, base = linear.dense, None
-    for name, group in (("float32", None), ("32", 32), ("64", 64), ("128", 128), ("one a token", 0)):
-        if group is not None:
-            linear.dense = lambda x, w, b=None, g=group: dense(rounded(x, g), w, b)
+    for name, through in ROUNDINGS:
+        if through is not None:
+            linear.dense = lambda x, w, b=None, r=through: dense(r(x), w, b)
         blocks = len(spec.kv) * (LENGTH // BLOCK) + 1
         nll = [mean_nll(ReferenceExecutable(spec, weights, num_blocks=blocks), ids) for ids in texts]
         base = base or nll

@@ -20,22 +20,31 @@ inline constexpr int kUnpackFrom = 0;  // never: unpacking hides behind the dot 
 // Up to here rows of bytes take one panel after another.
 inline constexpr int kAloneRows = 2;
 
-// Calls tile<rows> for a row count known only at run time.
-template <int most, class Tile>
+// From here on it pays to look whether exponents can be added (times_power). 0: it never does.
+#if defined(OCTAVO_ISA_SCALAR) || defined(OCTAVO_ISA_AVX2)
+inline constexpr int kPowersFrom = 0;
+#else
+inline constexpr int kPowersFrom = 2 * kQuantRows + 1;
+#endif
+inline constexpr int kLeastPowersRows = kPowersFrom / 3;  // of the tiles that so many rows are cut into: three or more
+
+// Calls tile<rows> for a row count from `least` to `most` known only at run time.
+template <int least, int most, class Tile>
 OCTAVO_INLINE void with_rows(int64_t rows, const Tile& tile) {
-    if constexpr (most > 1) {
-        if (rows < most) return with_rows<most - 1>(rows, tile);
+    if constexpr (most > least) {
+        if (rows < most) return with_rows<least, most - 1>(rows, tile);
     }
     tile.template operator()<most>();
 }
 
-// Rows [row0, row1) in tiles of at most `most`, sizes within one of each other.
-template <int most, class Tile>
+// Rows [row0, row1) in tiles of at most `most`, sizes within one of each other; the caller knows that none is below
+// `least`.
+template <int most, int least = 1, class Tile>
 OCTAVO_INLINE void over_rows(int64_t row0, int64_t row1, const Tile& tile) {
     int64_t tiles = (row1 - row0 + most - 1) / most;
     for (int64_t row = row0; tiles > 0; --tiles) {
         const int64_t rows = (row1 - row + tiles - 1) / tiles;
-        with_rows<most>(rows, [&]<int count>() { tile.template operator()<count>(row); });
+        with_rows<least, most>(rows, [&]<int count>() { tile.template operator()<count>(row); });
         row += rows;
     }
 }
@@ -78,6 +87,19 @@ static void fill_corrections(const LinearTask& t, int factor, int64_t row0, int6
     }
 }
 
+// Whether no group of rows [row0, row1) is NaN.
+static bool no_nan_scale(const LinearTask& t, int64_t row0, int64_t row1) {
+    const int64_t groups = static_cast<int64_t>(groups_of(t.weight.k));
+    i32x16 most = zero_i32();
+    for (int64_t row = row0; row < row1; ++row) {
+        const uint8_t* scales = t.x + static_cast<size_t>(row) * t.x_stride + q8_scales_at(t.weight.k);
+        for (int64_t g = 0; g < groups; g += 16) {
+            most = max(most, load_i32_first(scales + 4 * g, groups - g < 16 ? static_cast<int>(groups - g) : 16));
+        }
+    }
+    return fold_max_i32(most) < 0x7f800000;
+}
+
 // The codes of one panel to bytes, in the order of int8.
 template <class F>
 static void unpack_panel(const uint8_t* codes, size_t groups, uint8_t* out) {
@@ -90,21 +112,21 @@ static void unpack_panel(const uint8_t* codes, size_t groups, uint8_t* out) {
     }
 }
 
-template <class F, bool packed, int panels>
+template <class F, bool packed, int panels, bool powers>
 OCTAVO_INLINE void quant_panels(const LinearTask& t, QuantInput in, int64_t panel, int64_t row0, int64_t row1) {
     const int32_t* corrections = in.correction;
     const uint8_t* next = in.next;
-    over_rows<kQuantRows>(row0, row1, [&]<int rows>(int64_t row) {
+    over_rows<kQuantRows, powers ? kLeastPowersRows : 1>(row0, row1, [&]<int rows>(int64_t row) {
         in.x = t.x + static_cast<size_t>(row) * t.x_stride;
         in.correction = corrections + (row - row0) * F::kRuns * static_cast<int64_t>(groups_of(in.k));
         in.next = row + rows == row1 ? next : nullptr;  // the last tile fetches the next panel
-        quant_tile<F, packed, rows, panels>(t, in, row, panel);
+        quant_tile<F, packed, rows, panels, powers>(t, in, row, panel);
     });
 }
 
 template <class F, int panels>
 static void quant_range(const LinearTask& t, int64_t panel, int64_t row0, int64_t row1, uint8_t* unpacked,
-                        const int32_t* corrections) {
+                        const int32_t* corrections, [[maybe_unused]] bool powers) {
     const size_t k = static_cast<size_t>(t.weight.k);
     const size_t stride = panel_bytes(F::kFormat, k);
     const uint8_t* codes = t.weight.panels + static_cast<size_t>(panel) * stride;
@@ -118,13 +140,17 @@ static void quant_range(const LinearTask& t, int64_t panel, int64_t row0, int64_
             in.codes = unpacked;
             in.codes_stride = bytes;
             if (panel + 2 * panels <= t.panel1) in.next = codes + panels * stride;
-            return quant_panels<F, false, panels>(t, in, panel, row0, row1);
+            return quant_panels<F, false, panels, false>(t, in, panel, row0, row1);
         }
     }
     // One tile streams. Of more, the first would wait for memory and the others not use it: the last fetches what
     // follows.
     if (row1 - row0 > kQuantRows && panel + 2 * panels <= t.panel1) in.next = codes + panels * stride;
-    quant_panels<F, true, panels>(t, in, panel, row0, row1);
+    if constexpr (kPowersFrom != 0 && F::kAddsExponents && panels == kPanels) {
+        if (powers && row1 - row0 >= kPowersFrom && all_normal<F, panels>(in.meta, stride, groups_of(k)))
+            return quant_panels<F, true, panels, true>(t, in, panel, row0, row1);
+    }
+    quant_panels<F, true, panels, false>(t, in, panel, row0, row1);
 }
 
 template <WeightFormat format>
@@ -137,13 +163,14 @@ OCTAVO_INLINE void quant_linear(const LinearTask& t) {
     for (int64_t row0 = t.row0; row0 < t.row1; row0 += block) {
         const int64_t row1 = row0 + block < t.row1 ? row0 + block : t.row1;
         if constexpr (F::kCorrection != 0) fill_corrections<F::kRuns>(t, F::kCorrection, row0, row1, corrections);
+        const bool powers = kPowersFrom != 0 && row1 - row0 >= kPowersFrom && no_nan_scale(t, row0, row1);
         int64_t panel = t.panel0;
         // Bytes need no decoding: so few rows of them are a matter of memory, and one stream comes faster than two.
         const bool alone = F::kBits == 8 && row1 - row0 <= kAloneRows;
         for (; !alone && panel + kPanels <= t.panel1; panel += kPanels) {
-            quant_range<F, kPanels>(t, panel, row0, row1, unpacked, corrections);
+            quant_range<F, kPanels>(t, panel, row0, row1, unpacked, corrections, powers);
         }
-        for (; panel < t.panel1; ++panel) quant_range<F, 1>(t, panel, row0, row1, unpacked, corrections);
+        for (; panel < t.panel1; ++panel) quant_range<F, 1>(t, panel, row0, row1, unpacked, corrections, powers);
     }
 }
 

@@ -22,12 +22,14 @@ void quantize_columns(const float* x, int64_t n, int64_t column, int64_t width, 
         }
         // As integers the magnitudes have an order that keeps infinities and NaNs on top.
         const float amax = float_of(static_cast<uint32_t>(fold_max_i32(max(as_i32(abs(a)), as_i32(abs(b))))));
-        const bool finite = amax < __builtin_inff();
-        const bool zero = amax < 0x1p-100f;  // 127 / amax would overflow, amax / 127 would be denormal
-        const float inverse = finite && !zero ? 127.0f / amax : 0.0f;
-        const float scale = !finite ? __builtin_nanf("") : zero ? 0.0f : amax / 127.0f;
-        const i32x16 ca = finite ? to_i32(mul(a, set1(inverse))) : zero_i32();
-        const i32x16 cb = finite ? to_i32(mul(b, set1(inverse))) : zero_i32();
+        const bool finite = amax < kQ8Top;
+        const bool some = finite && amax >= kQ8Least;
+        // The exponent of amax, one more from 127.5 / 64 on: there 64 * x / 2^exponent would round to 128.
+        const uint32_t exponent = (bits_of(amax) + 0x10000) >> 23;
+        const float scale = !finite ? __builtin_nanf("") : some ? float_of((exponent - 6) << 23) : 1.0f;
+        const f32x16 inverse = set1(some ? float_of((260 - exponent) << 23) : 0.0f);
+        const i32x16 ca = finite ? to_i32(mul(a, inverse)) : zero_i32();
+        const i32x16 cb = finite ? to_i32(mul(b, inverse)) : zero_i32();
         store_i8(codes + kGroup * g, ca);
         store_i8(codes + kGroup * g + 16, cb);
         scales[g] = scale;
@@ -45,7 +47,7 @@ void quantize_token(const float* x, int64_t width, uint8_t* row) {
     for (int64_t i = 0; i < width; i += 16) top = max(top, as_i32(abs(at(i))));
     const float amax = float_of(static_cast<uint32_t>(fold_max_i32(top)));  // as above
     const bool finite = amax < __builtin_inff();
-    const bool zero = amax < 0x1p-100f;
+    const bool zero = amax < 0x1p-100f;  // 127 / amax would overflow, amax / 127 would be denormal
     const f32x16 inverse = set1(finite && !zero ? 127.0f / amax : 0.0f);
     const float scale = !finite ? __builtin_nanf("") : zero ? 0.0f : amax / 127.0f;
     int8_t* codes = reinterpret_cast<int8_t*>(row);

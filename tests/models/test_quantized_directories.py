@@ -18,9 +18,9 @@ from tests.quantized_maker import KINDS, write_quantized
 from tests.tiny import VOCAB, dense_logits, write_safetensors, write_tiny
 
 IDS = [int(i) for i in np.random.default_rng(11).integers(0, VOCAB, 40)]
-FAMILIES = {"llama": 0.06, "qwen2": 0.06, "phi3": 0.06, "mixtral": 0.2, "qwen3-moe": 0.2}
-"""A key of tests.tiny's VARIANTS -> worst error as served, root of the mean square over the logits' spread (0.052
-measured). In the mixtures (0.17) a rounding near a tie sends a token to another expert."""
+FAMILIES = {"llama": 0.08, "qwen2": 0.08, "phi3": 0.08, "mixtral": 0.3, "qwen3-moe": 0.3}
+"""A key of tests.tiny's VARIANTS -> worst error as served, root of the mean square over the logits' spread (0.066
+measured). In the mixtures (0.26) a rounding near a tie sends a token to another expert."""
 ROUNDED = ("gptq-act-order", "gptq-8", "gptq-8-act-order")
 """Kinds that no integer format holds: 8 bits in groups of 32, or bfloat16."""
 

@@ -31,8 +31,8 @@ def test_float32_equals_dense(tmp_path: Path, variant: str, backend: str) -> Non
         ("llama-bf16", {"dtype": "auto"}, 0.05),
         ("llama-f16", {"dtype": "auto", "kv_dtype": "f32"}, 2e-4),
         ("llama", {"dtype": "bfloat16"}, 0.05),
-        ("qwen2", {"dtype": "auto", "quantization": "int8"}, 0.06),
-        ("llama-odd", {"dtype": "auto", "quantization": "int8"}, 0.06),
+        ("qwen2", {"dtype": "auto", "quantization": "int8"}, 0.08),
+        ("llama-odd", {"dtype": "auto", "quantization": "int8"}, 0.08),
         ("qwen2-tied", {"dtype": "auto", "quantization": "int4"}, 0.5),
     ],
 )

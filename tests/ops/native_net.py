@@ -25,6 +25,9 @@ from tests.ops.linear_cases import q8t_parts  # noqa: E402 (needs the module)
 F32 = NDArray[np.float32]
 BF16 = np.dtype(ml_dtypes.bfloat16)
 ISAS: list[str] = native.isas()
+CODE_ERROR = {"q8": 0.51 / 63.75, "q8t": 0.51 / 127}
+"""How far codes may be from the numbers, over the largest of them: half a step and what float32 adds. A step of q8 is
+2^e / 64 where the largest is 127.5 / 128 * 2^e or more."""
 
 
 def bf16(x: Any) -> F32:

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.ops.linear_cases import FORMATS, packed, rows_for, source_of
-from tests.ops.native_net import ISAS, Net, native
+from tests.ops.native_net import CODE_ERROR, ISAS, Net, native
 
 WIDTHS = {"f32": 40, "bf16": 33}
 CASES = [(fmt, WIDTHS.get(fmt, 64 if source_of(fmt, 64) else 256)) for fmt in FORMATS]
@@ -181,7 +181,7 @@ def test_combine(k: int, width: int, out: str) -> None:
             seen.add(net.bits(y, tokens))
             net.close()
     want = np.einsum("tk,tkn->tn", w.astype(np.float64), x.reshape(tokens, k, width))
-    worst = {"f32": 1e-6, "bf16": 2**-8, "q8": 0.51 / 127, "q8t": 0.51 / 127}[out] * np.abs(want).max()
+    worst = {"f32": 1e-6, "bf16": 2**-8, **CODE_ERROR}[out] * np.abs(want).max()
     assert np.abs(got - want).max() <= worst
     assert len(seen) == 1
 

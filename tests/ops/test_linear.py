@@ -12,7 +12,7 @@ _native = pytest.importorskip("octavo._native")
 
 from octavo.kernels.reference.blocks import blocks  # noqa: E402
 from octavo.kernels.reference.linear import by_token  # noqa: E402
-from octavo.kernels.reference.rows import quantize_token  # noqa: E402
+from octavo.kernels.reference.rows import quantize, quantize_token  # noqa: E402
 from tests.ops.linear_cases import (  # noqa: E402 (needs the module)
     FORMATS,
     NATIVE_SOURCE,
@@ -159,27 +159,70 @@ def hard_rows(width: int) -> np.ndarray:
 def test_quantize_rows(team: object, width: int) -> None:
     """numerics.md "Activations: q8", value by value, the same bits in every variant."""
     x = hard_rows(width)
-    groups = -(-width // 32)
-    padded = np.zeros((6, 32 * groups), np.float32)
-    padded[:, :width] = x
-    padded = padded.reshape(6, groups, 32)
-    amax = np.abs(padded).max(axis=-1)
-    finite = np.isfinite(amax)
-    tiny = finite & (amax < 2.0**-100)
-    ok = finite & ~tiny
-    scale = np.where(ok, amax / np.float32(127), np.where(tiny, 0, np.nan)).astype(np.float32)
-    inverse = np.zeros_like(scale)
-    inverse[ok] = np.float32(127) / amax[ok]
-    with np.errstate(invalid="ignore"):
-        codes = np.where(ok[..., None], np.rint(padded * inverse[..., None]), 0)
-    sums = scale * codes.sum(-1).astype(np.float32)
+    codes, scale, sums = quantize(x)
     for isa in _native.isas():
-        out = aligned(6 * _native.row_bytes("q8", width))
+        out = aligned(6 * _native.row_bytes("q8", width), fill=0xFF)
         _native.quantize_rows(team, isa, x, out)
         got_codes, got_scales, got_sums = q8_parts(out, 6, width)
-        np.testing.assert_array_equal(got_codes, codes)
+        got_codes = got_codes.reshape(6, -1)
+        np.testing.assert_array_equal(got_codes[:, :width], codes)
+        assert not got_codes[:, width:].any()
         np.testing.assert_array_equal(got_scales, scale)
-        np.testing.assert_array_equal(got_sums, sums.astype(np.float32))
+        np.testing.assert_array_equal(got_sums, sums)
+
+
+def below(x: float) -> float:
+    return float(np.nextafter(np.float32(x), np.float32(0)))
+
+
+Q8_ENDS = [
+    # the largest of a group, its scale, its code
+    (64.0, 1.0, 64),
+    (below(64.0), 1.0, 64),  # 63.75 and up is 64 steps of 1, not 127 or 128 of 1/2
+    (63.75, 1.0, 64),
+    (below(63.75), 0.5, 127),
+    (127.0, 1.0, 127),
+    (below(127.5), 1.0, 127),
+    (127.5, 2.0, 64),
+    (below(128.0), 2.0, 64),
+    (128.0, 2.0, 64),
+    (2.0**-90, 2.0**-96, 64),
+    (below(2.0**-90), 1.0, 0),
+    (0.0, 1.0, 0),
+    (2.0**-149, 1.0, 0),
+    (below(2.0**100), 2.0**94, 64),
+    (2.0**99, 2.0**93, 64),
+    (2.0**100, np.nan, 0),
+    (float(np.finfo(np.float32).max), np.nan, 0),
+    (np.inf, np.nan, 0),
+    (np.nan, np.nan, 0),
+]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("at", [0, 15, 16, 31])
+def test_quantize_rows_at_the_ends(team: object, at: int, sign: int) -> None:
+    """Where a scale doubles, and where there are no codes: beside halves of a step, which go to the even one."""
+    top, want_scale, want_code = (np.array(column) for column in zip(*Q8_ENDS, strict=True))
+    x = np.zeros((1, len(top), 32), np.float32)
+    coded = want_code != 0
+    x[0, coded, 7:12] = np.array([0.5, 1.5, -2.5, -3.5, 0.49]) * want_scale[coded, None]
+    x[0, :, at] = sign * top
+    codes = np.zeros((len(top), 32), np.int8)
+    codes[coded, 7:12] = [0, 2, -2, -4, 0]
+    codes[:, at] = sign * want_code
+    scale = want_scale.astype(np.float32)
+    sums = scale * codes.sum(1)
+    x = x.reshape(1, -1)
+    out = aligned(_native.row_bytes("q8", x.size))
+    seen = [quantize(x)]
+    for isa in _native.isas():
+        _native.quantize_rows(team, isa, x, out)
+        seen.append(q8_parts(out, 1, x.size))
+    for got_codes, got_scales, got_sums in seen:
+        np.testing.assert_array_equal(got_codes.reshape(codes.shape), codes)
+        np.testing.assert_array_equal(got_scales[0], scale)
+        np.testing.assert_array_equal(got_sums[0], sums)
 
 
 @pytest.mark.parametrize("width", [1, 16, 31, 32, 33, 48, 100, 576, 1536])

@@ -11,7 +11,7 @@ import pytest
 
 from octavo.kernels.reference import rows
 from octavo.program.ir import ACTIVATIONS
-from tests.ops.native_net import ISAS, Net, bf16
+from tests.ops.native_net import CODE_ERROR, ISAS, Net, bf16
 
 WIDTHS = [16, 20, 33, 96, 576, 1000]
 RNG = np.random.default_rng(5)
@@ -45,8 +45,7 @@ def close(got: Any, want: Any, dtype: str) -> None:
     elif dtype == "bf16":
         np.testing.assert_allclose(got, want, rtol=2**-8, atol=1e-6)
     else:
-        top = np.abs(want).max()
-        assert np.abs(got - want).max() <= top / 127 * 0.51
+        assert np.abs(got - want).max() <= np.abs(want).max() * CODE_ERROR[dtype]
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "q8", "q8t"])

@@ -185,6 +185,9 @@ struct MetaBytes {
     }
     return round_up(4 * width, kAlign);
 }
+// Scales of q8 groups are powers of two, 2^-96 to 2^94 (or NaN): with a weight's scale that comes from f16, 2^-24 to
+// 2^24, no product leaves the normal numbers. A group's magnitude is below kQ8Top, and counts as 0 below kQ8Least.
+inline constexpr float kQ8Least = 0x1p-90f, kQ8Top = 0x1p100f;
 // Where a q8 row keeps its parts: codes int8[32 G] from byte 0, then scale f32[G], then xsum f32[G].
 [[maybe_unused]] static constexpr size_t q8_scales_at(size_t width) { return kGroup * groups_of(width); }
 [[maybe_unused]] static constexpr size_t q8_sums_at(size_t width) { return (kGroup + 4) * groups_of(width); }

@@ -65,7 +65,7 @@ class Meter:
         self.arena = _native.Arena(pool + (2 << 20), True)
         view = self.arena.view(0, pool)
         rng = np.random.default_rng(0)
-        piece = rng.integers(0, 1024, 1 << 20, dtype=np.uint16) | np.uint16(0x2C00)  # small positive halves
+        piece = rng.integers(0, 1024, 1 << 20, dtype=np.uint16) | np.uint16(0x2C01)  # small positive halves, no byte 0
         raw = piece.view(np.uint8)
         for at in range(0, pool, raw.size):
             view[at : at + raw.size] = raw[: pool - at]

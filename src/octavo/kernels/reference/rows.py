@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 F32: TypeAlias = NDArray[np.float32]
 I32: TypeAlias = NDArray[np.int32]
 GROUP = 32
+Q8_LEAST, Q8_TOP = np.float32(2.0**-90), np.float32(2.0**100)
+"""A q8 group's largest magnitude is below the second, and counts as 0 below the first."""
 
 
 def embed(weight: F32, tokens: I32) -> F32:
@@ -113,16 +115,18 @@ def round_bf16(x: F32) -> F32:
 def quantize(x: F32) -> tuple[NDArray[np.int8], F32, F32]:
     """x [rows, K] f32 -> codes int8 [rows, K], scale f32 [rows, G], xsum f32 [rows, G]; G groups of 32 along K.
 
-    scale = amax / 127, code = rne(x * (127 / amax)), xsum = scale * Σ codes. A group of zeros has scale 0. Source:
+    scale = the smallest power of two with which no code of the group is above 127, code = rne(x / scale), xsum =
+    scale * Σ codes. Codes are 0 and scale is 1 where amax < Q8_LEAST, NaN unless amax < Q8_TOP. Source:
     docs/numerics.md, "Activations: q8".
     """
     rows, k = x.shape
     padded = in_groups(x)
     amax = np.abs(padded).max(axis=2)
-    scale = amax / np.float32(127)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        inverse = np.where(amax > 0, np.float32(127) / amax, np.float32(0)).astype(np.float32)
-        codes = np.clip(np.nan_to_num(np.rint(padded * inverse[:, :, None])), -127, 127).astype(np.int8)
+    coded = (amax >= Q8_LEAST) & (amax < Q8_TOP)  # false for a NaN
+    mantissa, exponent = np.frexp(np.where(coded, amax, 1))  # amax = mantissa * 2^exponent, mantissa in [1/2, 1)
+    power = np.ldexp(np.float32(1), exponent - 7 + (mantissa >= 127.5 / 128))
+    codes = np.rint(np.where(coded[:, :, None], padded, 0) / power[:, :, None]).astype(np.int8)
+    scale = np.where(coded, power, np.where(amax < Q8_LEAST, 1, np.nan)).astype(np.float32)
     total = codes.astype(np.int32).sum(axis=2)
     xsum = np.asarray(scale * total.astype(np.float32), np.float32)
     return codes.reshape(rows, GROUP * scale.shape[1])[:, :k], scale, xsum
@@ -131,7 +135,8 @@ def quantize(x: F32) -> tuple[NDArray[np.int8], F32, F32]:
 def quantize_token(x: F32) -> tuple[NDArray[np.int8], F32, NDArray[np.int32]]:
     """x [rows, K] f32 -> codes int8 [rows, K], scale f32 [rows], sum of codes i32 [rows].
 
-    As `quantize` with all of a row for a group. Source: docs/numerics.md, "Activations: q8t".
+    scale = amax / 127, code = rne(x * (127 / amax)). A row of zeros has scale 0. Source: docs/numerics.md,
+    "Activations: q8t".
     """
     amax = np.abs(x).max(axis=1)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
