@@ -24,9 +24,9 @@ inline constexpr int kAloneRows = 2;
 #if defined(OCTAVO_ISA_SCALAR) || defined(OCTAVO_ISA_AVX2)
 inline constexpr int kPowersFrom = 0;
 #else
-inline constexpr int kPowersFrom = 2 * kQuantRows + 1;
+inline constexpr int kPowersFrom = 2 * kQuantRows;  // blocks of wide rows have as many (linear_row_block)
 #endif
-inline constexpr int kLeastPowersRows = kPowersFrom / 3;  // of the tiles that so many rows are cut into: three or more
+inline constexpr int kLeastPowersRows = kPowersFrom / 3;  // of the tiles that so many rows are cut into
 
 // Calls tile<rows> for a row count from `least` to `most` known only at run time.
 template <int least, int most, class Tile>
