@@ -20,13 +20,14 @@ inline constexpr int kUnpackFrom = 0;  // never: unpacking hides behind the dot 
 // Up to here rows of bytes take one panel after another.
 inline constexpr int kAloneRows = 2;
 
-// From here on it pays to look whether exponents can be added (times_power). 0: it never does.
+// From so many rows on scales are spread (spread_scales), where unpacked codes would lie. 0: never.
 #if defined(OCTAVO_ISA_SCALAR) || defined(OCTAVO_ISA_AVX2)
-inline constexpr int kPowersFrom = 0;
+inline constexpr int kSpreadFrom = 0;
 #else
-inline constexpr int kPowersFrom = 2 * kQuantRows;  // blocks of wide rows have as many (linear_row_block)
+inline constexpr int kSpreadFrom = 2 * kQuantRows;  // blocks of wide rows have as many (linear_row_block)
 #endif
-inline constexpr int kLeastPowersRows = kPowersFrom / 3;  // of the tiles that so many rows are cut into
+static_assert(kSpreadFrom == 0 || kUnpackFrom == 0);
+inline constexpr int kLeastSpreadRows = kSpreadFrom / 3;  // of the tiles that so many rows are cut into
 
 // Calls tile<rows> for a row count from `least` to `most` known only at run time.
 template <int least, int most, class Tile>
@@ -112,32 +113,33 @@ static void unpack_panel(const uint8_t* codes, size_t groups, uint8_t* out) {
     }
 }
 
-template <class F, bool packed, int panels, bool powers>
+template <class F, bool packed, int panels, bool spread>
 OCTAVO_INLINE void quant_panels(const LinearTask& t, QuantInput in, int64_t panel, int64_t row0, int64_t row1) {
     const int32_t* corrections = in.correction;
     const uint8_t* next = in.next;
-    over_rows<kQuantRows, powers ? kLeastPowersRows : 1>(row0, row1, [&]<int rows>(int64_t row) {
+    over_rows<kQuantRows, spread ? kLeastSpreadRows : 1>(row0, row1, [&]<int rows>(int64_t row) {
         in.x = t.x + static_cast<size_t>(row) * t.x_stride;
         in.correction = corrections + (row - row0) * F::kRuns * static_cast<int64_t>(groups_of(in.k));
         in.next = row + rows == row1 ? next : nullptr;  // the last tile fetches the next panel
-        quant_tile<F, packed, rows, panels, powers>(t, in, row, panel);
+        quant_tile<F, packed, rows, panels, spread>(t, in, row, panel);
     });
 }
 
 template <class F, int panels>
-static void quant_range(const LinearTask& t, int64_t panel, int64_t row0, int64_t row1, uint8_t* unpacked,
-                        const int32_t* corrections, [[maybe_unused]] bool powers) {
+static void quant_range(const LinearTask& t, int64_t panel, int64_t row0, int64_t row1, uint8_t* scratch,
+                        const int32_t* corrections, [[maybe_unused]] bool spreads) {
     const size_t k = static_cast<size_t>(t.weight.k);
     const size_t stride = panel_bytes(F::kFormat, k);
     const uint8_t* codes = t.weight.panels + static_cast<size_t>(panel) * stride;
-    QuantInput in{codes,   stride,    codes + panel_code_bytes(F::kFormat, k), stride, t.x, t.x_stride, corrections,
-                  nullptr, t.weight.k};
+    QuantInput in{
+        codes,   stride,    codes + panel_code_bytes(F::kFormat, k), stride, t.x, t.x_stride, corrections, scratch,
+        nullptr, t.weight.k};
     // A panel left over is read as it is: half the tiles to compile, for one panel in many.
     if constexpr (kUnpackFrom != 0 && F::kBits != 8 && panels == kPanels) {
         if (row1 - row0 >= kUnpackFrom) {
             const size_t bytes = 512 * groups_of(k);
-            for (int p = 0; p < panels; ++p) unpack_panel<F>(codes + p * stride, groups_of(k), unpacked + p * bytes);
-            in.codes = unpacked;
+            for (int p = 0; p < panels; ++p) unpack_panel<F>(codes + p * stride, groups_of(k), scratch + p * bytes);
+            in.codes = scratch;
             in.codes_stride = bytes;
             if (panel + 2 * panels <= t.panel1) in.next = codes + panels * stride;
             return quant_panels<F, false, panels, false>(t, in, panel, row0, row1);
@@ -146,8 +148,8 @@ static void quant_range(const LinearTask& t, int64_t panel, int64_t row0, int64_
     // One tile streams. Of more, the first would wait for memory and the others not use it: the last fetches what
     // follows.
     if (row1 - row0 > kQuantRows && panel + 2 * panels <= t.panel1) in.next = codes + panels * stride;
-    if constexpr (kPowersFrom != 0 && F::kAddsExponents && panels == kPanels) {
-        if (powers && row1 - row0 >= kPowersFrom && all_normal<F, panels>(in.meta, stride, groups_of(k)))
+    if constexpr (kSpreadFrom != 0 && F::kSpreads && panels == kPanels) {
+        if (spreads && spread_scales<F, panels>(in.meta, stride, groups_of(k), scratch))
             return quant_panels<F, true, panels, true>(t, in, panel, row0, row1);
     }
     quant_panels<F, true, panels, false>(t, in, panel, row0, row1);
@@ -158,19 +160,18 @@ OCTAVO_INLINE void quant_linear(const LinearTask& t) {
     using F = Quant<format>;
     const size_t k = static_cast<size_t>(t.weight.k);
     const int64_t block = static_cast<int64_t>(linear_row_block(format, k));
-    uint8_t* unpacked = t.scratch;
     int32_t* corrections = reinterpret_cast<int32_t*>(t.scratch + 1024 * groups_of(k));
     for (int64_t row0 = t.row0; row0 < t.row1; row0 += block) {
         const int64_t row1 = row0 + block < t.row1 ? row0 + block : t.row1;
         if constexpr (F::kCorrection != 0) fill_corrections<F::kRuns>(t, F::kCorrection, row0, row1, corrections);
-        const bool powers = kPowersFrom != 0 && row1 - row0 >= kPowersFrom && no_nan_scale(t, row0, row1);
+        const bool spreads = kSpreadFrom != 0 && row1 - row0 >= kSpreadFrom && no_nan_scale(t, row0, row1);
         int64_t panel = t.panel0;
         // Bytes need no decoding: so few rows of them are a matter of memory, and one stream comes faster than two.
         const bool alone = F::kBits == 8 && row1 - row0 <= kAloneRows;
         for (; !alone && panel + kPanels <= t.panel1; panel += kPanels) {
-            quant_range<F, kPanels>(t, panel, row0, row1, unpacked, corrections, powers);
+            quant_range<F, kPanels>(t, panel, row0, row1, t.scratch, corrections, spreads);
         }
-        for (; panel < t.panel1; ++panel) quant_range<F, 1>(t, panel, row0, row1, unpacked, corrections, powers);
+        for (; panel < t.panel1; ++panel) quant_range<F, 1>(t, panel, row0, row1, t.scratch, corrections, spreads);
     }
 }
 

@@ -66,10 +66,10 @@ struct Quant {
     // Times the sum of a row's codes in each run: what a sum starts with, or (super16_min) what minima multiply.
     static constexpr int kCorrection = kScale == Scale::super16_min ? 1 : -Dot::kOffset - (Dot::kCenters ? 0 : kOffset);
     static constexpr bool kStarts = kCorrection != 0 && kScale != Scale::super16_min;
-    // Whether many rows add exponents (times_power). Scales must be of the range for which kQ8Least and kQ8Top were
-    // chosen; those of super groups are too, but their tiles did not become faster.
-    static constexpr bool kAddsExponents =
-        kScale == Scale::half || kScale == Scale::half_min || kScale == Scale::half_zero;
+    static constexpr bool kMin = kScale == Scale::half_min || kScale == Scale::half_zero || kScale == Scale::super ||
+                                 kScale == Scale::super16_min;
+    // Whether many rows add exponents (spread_scales): kQ8Least and kQ8Top were chosen for scales made from an f16.
+    static constexpr bool kSpreads = kScale != Scale::wide && kScale != Scale::power && !kSixteen;
 };
 
 // What the tiles of one panel range share. `unpacked` codes are bytes, one quad after another, as in int8.
@@ -81,6 +81,7 @@ struct QuantInput {
     const uint8_t* x;  // first row, a q8 row
     size_t x_stride;
     const int32_t* correction;  // [row][group][run], null where the format needs none
+    const uint8_t* spread;      // what spread_scales made, or null
     const uint8_t* next;        // the panels that follow, where this tile is to fetch them, or null
     int64_t k;
 };
@@ -178,22 +179,29 @@ OCTAVO_INLINE f32x16 minimum_of(Meta m, f32x16 scale) {
     return halves_at(m.group + 32);
 }
 
-// scale * x where x is a power of two: their exponents are added, on ports that dot products and multiplications leave
-// free. Equal to the product wherever that is a normal number (linear.h, kQ8Least) and the scale is one (all_normal).
-OCTAVO_INLINE i32x16 exponent_base(f32x16 scale) { return sub(as_i32(scale), set1(int32_t{0x3f800000})); }
-OCTAVO_INLINE f32x16 times_power(i32x16 base, f32x16 x) { return as_f32(add(base, as_i32(x))); }
+// What many rows take for a group of a panel instead of its scales: the bits of its scale less those of 1, to which the
+// bits of a row's scale are added. That is a power of two, so this is their product wherever both it and the scale are
+// normal numbers, on ports that dot products and multiplications leave free. Behind it, the minimum.
+template <class F>
+static constexpr size_t kSpreadBytes = F::kMin ? 128 : 64;
+OCTAVO_INLINE f32x16 add_exponent(i32x16 less_one, f32x16 x) { return as_f32(add(less_one, as_i32(x))); }
 
-// Whether no scale of `panels` panels is 0, infinite or NaN (a denormal f16 is a normal number here).
+// Spreads the scales of `panels` panels, a group's beside each other. False where one is 0, infinite or NaN.
 template <class F, int panels>
-OCTAVO_INLINE bool all_normal(const uint8_t* meta, size_t stride, size_t groups) {
+OCTAVO_INLINE bool spread_scales(const uint8_t* meta, size_t stride, size_t groups, uint8_t* out) {
+    const i32x16 one = set1(int32_t{0x3f800000});
     i32x16 zeros = zero_i32();
     i32x16 most = zero_i32();
-    OCTAVO_UNROLL
-    for (int p = 0; p < panels; ++p) {
-        for (size_t g = 0; g < groups; ++g) {
-            const i32x16 magnitude = as_i32(abs(scale_of<F>(meta_at<F>(meta + p * stride, groups, g))));
+    for (size_t g = 0; g < groups; ++g) {
+        OCTAVO_UNROLL
+        for (int p = 0; p < panels; ++p, out += kSpreadBytes<F>) {
+            const Meta at = meta_at<F>(meta + p * stride, groups, g);
+            const f32x16 scale = scale_of<F>(at);
+            const i32x16 magnitude = as_i32(abs(scale));
             zeros = max(zeros, sub(set1(int32_t{1}), magnitude));
             most = max(most, magnitude);
+            store_i32(out, sub(as_i32(scale), one));
+            if constexpr (F::kMin) store_i32(out + 64, as_i32(minimum_of<F>(at, scale)));
         }
     }
     return fold_max_i32(zeros) == 0 && fold_max_i32(most) < 0x7f800000;
@@ -295,15 +303,13 @@ OCTAVO_INLINE void group_dots(const QuantInput& in, size_t group, i32x16 (&dots)
     }
 }
 
-// `powers`: all_normal says so of the panels, and the rows' scales are powers of two, none of them NaN.
-template <class F, bool packed, int rows, int panels, bool powers>
+// `spread`: by what spread_scales made; none of the rows' scales is NaN.
+template <class F, bool packed, int rows, int panels, bool spread>
 static void quant_tile(const LinearTask& t, const QuantInput& in, int64_t row, int64_t panel) {
     const size_t groups = groups_of(in.k);
     const size_t scales_at = q8_scales_at(in.k);
     const size_t sums_at = q8_sums_at(in.k);
     constexpr MetaBytes kMeta = meta_of(F::kScale);
-    constexpr bool kMin = F::kScale == Scale::half_min || F::kScale == Scale::half_zero || F::kScale == Scale::super ||
-                          F::kScale == Scale::super16_min;
     constexpr size_t kGroupBytes = group_code_bytes(F::kFormat) + kMeta.group + kMeta.super / kSuper;
     f32x16 sums[rows][panels];
     OCTAVO_UNROLL
@@ -317,28 +323,29 @@ static void quant_tile(const LinearTask& t, const QuantInput& in, int64_t row, i
         OCTAVO_UNROLL
         for (int p = 0; p < panels; ++p) {
             const Meta meta = meta_at<F>(in.meta + p * in.meta_stride, groups, g);
-            if (packed && !in.next) {
-                prefetch(meta.group + panels * in.meta_stride);  // the next panel's
-                if constexpr (kMeta.super != 0) prefetch(meta.super + panels * in.meta_stride);
-            } else if (in.next) {
+            if (in.next) [[unlikely]] {
                 const uint8_t* next = in.next + p * in.meta_stride + g * kGroupBytes;
                 OCTAVO_UNROLL
                 for (size_t line = 0; line < kGroupBytes; line += 64) prefetch(next + line);
+            } else if (packed) {
+                prefetch(meta.group + panels * in.meta_stride);  // the next panel's
+                if constexpr (kMeta.super != 0) prefetch(meta.super + panels * in.meta_stride);
             }
-            const f32x16 scale = scale_of<F>(meta);
+            const uint8_t* made = in.spread + (g * panels + p) * kSpreadBytes<F>;
+            f32x16 scale = zero_f32();
+            if constexpr (!spread) scale = scale_of<F>(meta);
             f32x16 minimum = zero_f32();
-            if constexpr (kMin) minimum = minimum_of<F>(meta, scale);
-            [[maybe_unused]] const i32x16 base = exponent_base(scale);
+            if constexpr (F::kMin) minimum = spread ? as_f32(load_i32(made + 64)) : minimum_of<F>(meta, scale);
             OCTAVO_UNROLL
             for (int m = 0; m < rows; ++m) {
                 const uint8_t* x = in.x + m * in.x_stride;
                 const f32x16 x_scale = set1(reinterpret_cast<const float*>(x + scales_at)[g]);
-                const f32x16 both = powers ? times_power(base, x_scale) : mul(scale, x_scale);
+                const f32x16 both = spread ? add_exponent(load_i32(made), x_scale) : mul(scale, x_scale);
                 sums[m][p] = fma(to_f32(dots[m][p]), both, sums[m][p]);
                 if constexpr (F::kScale == Scale::super16_min) {
                     const i32x16 below = minima(meta, in.correction + 2 * (m * groups + g));
                     sums[m][p] = fma(to_f32(below), mul(minimum, x_scale), sums[m][p]);
-                } else if constexpr (kMin) {
+                } else if constexpr (F::kMin) {
                     const f32x16 x_sum = set1(reinterpret_cast<const float*>(x + sums_at)[g]);
                     sums[m][p] = fma(minimum, x_sum, sums[m][p]);
                 }

@@ -32,8 +32,10 @@ from tests.ops.test_linear import linear  # noqa: E402
 F32 = NDArray[np.float32]
 HALF = [fmt for fmt in FORMATS if NATIVE_SOURCE[fmt] in HALVES]
 """Formats with scales in f16."""
-ADDING = ["int8", "int4", "int4m", "int4z", "int5", "int5m", "int4n"]
+ADDING = ["int8", "int4", "int4m", "int4z", "int4k", "int4x", "int5", "int5m", "int5k", "int4n"]
 """Those of which many rows add exponents."""
+ONE_SCALE = ["int8", "int4", "int5", "int4n"]
+"""Those of ADDING that have nothing but a scale for each group."""
 N, K = 144, 256
 """Panels in pairs, and one left over."""
 COUNTS = [11, 12, 13, 14, 19, 25, 70]
@@ -108,7 +110,7 @@ def test_ends_of_the_range(team: object, fmt: str) -> None:
     assert (np.abs(got - want)[fits] <= 2e-6 * magnitude[fits]).all()
 
 
-@pytest.mark.parametrize("fmt", [fmt for fmt in ADDING if fmt not in ("int4m", "int4z", "int5m")])
+@pytest.mark.parametrize("fmt", ONE_SCALE)
 def test_one_group_is_the_reference_to_the_bit(team: object, fmt: str) -> None:
     """One product of each output, rounded once: no order to differ in."""
     raw = weight_source(fmt, SCALES, 32)
