@@ -253,6 +253,14 @@ NB_MODULE(_native, m) {
             },
             "byte"_a)
         .def(
+            "touch",
+            [](Arena& a, std::size_t offset, std::size_t nbytes) {
+                check(offset <= a.size() && nbytes <= a.size() - offset, "Arena.touch: beyond the arena");
+                nb::gil_scoped_release release;
+                a.touch(offset, nbytes);
+            },
+            "offset"_a, "nbytes"_a)
+        .def(
             "bind",
             [](Arena& a, std::size_t offset, std::size_t nbytes, const std::vector<int>& nodes) {
                 check(offset <= a.size() && nbytes <= a.size() - offset, "Arena.bind: beyond the arena");

@@ -9,17 +9,21 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
 import uvloop
+import zmq
 
 from octavo import AsyncLLM, EngineArgs, SamplingParams
 from octavo.engine.front import Front
 from octavo.engine.messages import Start, encode
+from octavo.engine.proc import EngineProcess
 from octavo.engine.remote import ProcClient
 from octavo.engine.spawn import Spawned
+from octavo.engine.stepper import Stepper
 from octavo.errors import EngineDead, FetchError, ModelError
 from octavo.types import FinishReason, Request
 from tests.child import child_env
@@ -244,6 +248,38 @@ def test_an_idle_engine_neither_spins_nor_polls() -> None:
         assert sum(map(cpu_seconds, pids)) - seconds < 1.0
 
     with_async(test)
+
+
+@pytest.mark.parametrize("pieces", [0, 3, None])
+def test_rest_makes_memory_ready_until_a_message_comes(pieces: int | None) -> None:
+    """`pieces` is how much there is to do, None: without end."""
+    context = zmq.Context()
+    engine, front = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+    engine.bind("inproc://rest")
+    front.connect("inproc://rest")
+    wake, other = os.pipe()
+    made = 0
+
+    def prepare() -> bool:
+        nonlocal made
+        if made == (5 if pieces is None else pieces):
+            front.send(b"work")  # comes while memory is made ready, or while nothing is left to do
+            return pieces is None
+        made += 1
+        return True
+
+    stepper = SimpleNamespace(core=SimpleNamespace(prepare=prepare))
+    try:
+        EngineProcess(engine, wake, cast(Stepper, stepper))._rest()
+        assert made == (5 if pieces is None else pieces)
+        assert engine.recv(zmq.NOBLOCK) == b"work"
+        front.send(b"at once")
+        EngineProcess(engine, wake, cast(Stepper, stepper))._rest()
+        assert made == (5 if pieces is None else pieces), "an engine with a message waiting does nothing else"
+    finally:
+        for descriptor in (wake, other):
+            os.close(descriptor)
+        context.destroy()
 
 
 def test_a_cancelled_start_ends_the_engine() -> None:

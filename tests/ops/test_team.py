@@ -92,6 +92,13 @@ def test_arena() -> None:
     view = arena.view(4096, 16)
     view[:] = 7
     assert 0 < arena.resident() <= 2 << 20
+    view[8:] = 0
+    arena.touch(0, 4 << 20)
+    assert arena.resident() == 4 << 20
+    assert view.tolist() == [7] * 8 + [0] * 8, "touched is not written"
+    view[:] = 7
+    with pytest.raises(ValueError):
+        arena.touch((1 << 30) - 4096, 8192)
     del arena
     assert (view == 7).all(), "a view keeps its arena"
     with pytest.raises(ValueError):

@@ -18,6 +18,8 @@ public:
     std::size_t size() const { return size_; }
     // Bytes of the mapping that are in memory now.
     std::size_t resident() const;
+    // Brings [offset, offset + nbytes) into memory and leaves what it holds. Nobody may write there meanwhile.
+    void touch(std::size_t offset, std::size_t nbytes);
     // Says where pages of [offset, offset + nbytes) that are not touched yet shall lie: on one NUMA node while it has
     // room, or on several in turn. From the page of `offset` on, up to the last one that is whole. An errno, 0 for
     // success.

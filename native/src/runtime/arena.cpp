@@ -39,6 +39,14 @@ std::size_t Arena::resident() const {
     return pages * page;
 }
 
+void Arena::touch(std::size_t offset, std::size_t nbytes) {
+    const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    for (std::size_t at = offset; at < offset + nbytes; at += page) {
+        volatile std::uint8_t* byte = data_ + at;
+        *byte = *byte;  // reading alone would map the system's page of zeros
+    }
+}
+
 int Arena::bind(std::size_t offset, std::size_t nbytes, const std::vector<int>& nodes) {
     constexpr std::size_t kNodes = 1024, kBits = 8 * sizeof(unsigned long);
     std::array<unsigned long, kNodes / kBits> mask{};

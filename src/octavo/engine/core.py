@@ -45,6 +45,10 @@ class EngineCore:
         self.flying -= 1
         return self.scheduler.update(self.executor.collect())
 
+    def prepare(self) -> bool:
+        """What there is to do without work, a few milliseconds of it; False when it is done."""
+        return self.executor.prepare(self.scheduler.kv.pool.next_fresh)
+
     def stats(self) -> SchedulerStats:
         return self.scheduler.stats()
 

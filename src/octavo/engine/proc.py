@@ -51,6 +51,8 @@ COLLECT_EVERY = 2000
 QUIET = 0.25
 """Longest time, in seconds, that a busy engine without outputs (a long prompt) keeps its snapshot to itself."""
 PROGRESS_STEP = 0.02
+SETTLE_MS = 20
+"""So long without a message and the engine counts as idle."""
 RETRY_MS = 5
 """Between attempts to connect: we may be there before the front half listens."""
 
@@ -72,7 +74,7 @@ class EngineProcess:
         while True:
             if not stepper.has_work:
                 gc.collect()
-                self._poller.poll()  # blocks: an idle engine costs nothing
+                self._rest()
             elif stepper.stalled:
                 self._poller.poll(1)
             self._intake()
@@ -92,6 +94,15 @@ class EngineProcess:
             steps += 1
             if steps % COLLECT_EVERY == 0:
                 gc.collect(0)
+
+    def _rest(self) -> None:
+        """Wait for a message. What the next burst would wait for is made ready meanwhile, then it costs nothing."""
+        if self._poller.poll(SETTLE_MS):
+            return
+        while self._stepper.core.prepare():
+            if self._poller.poll(0):
+                return
+        self._poller.poll()
 
     def _intake(self) -> None:
         """Take every message that has come, in order."""

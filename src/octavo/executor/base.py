@@ -26,6 +26,13 @@ class Executor(Protocol):
         """Waits for the oldest submitted plan. An exception here means that the executor itself is dead."""
         ...
 
+    def prepare(self, block: int) -> bool:
+        """Makes a little of the KV memory of blocks from `block` on ready to be written: what an idle engine does.
+
+        Takes a few milliseconds at most. False when there is nothing left to do for now.
+        """
+        ...
+
     def close(self) -> None:
         """Gives back threads, processes and memory. Idempotent."""
         ...

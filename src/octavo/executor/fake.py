@@ -125,6 +125,9 @@ class FakeExecutor:
     def submit(self, plan: StepPlan) -> None:
         self._queue.append(plan)
 
+    def prepare(self, block: int) -> bool:
+        return False
+
     def close(self) -> None:
         self._queue.clear()
         self._slots.clear()

@@ -47,6 +47,10 @@ class InlineExecutor:
             self._void = len(self._queue)
         return result
 
+    def prepare(self, block: int) -> bool:
+        """Touch some of the memory behind `block`; False when enough of it is ready."""
+        return self.runner.prepare(block)
+
     def close(self) -> None:
         """Give threads and memory back."""
         self._queue.clear()

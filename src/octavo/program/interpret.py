@@ -332,6 +332,10 @@ class ReferenceExecutable:
         """Fill the caches with NaN, so that a test sees stale memory that reaches a result."""
         self._pool.fill(0xFF)  # NaN in every KV dtype
 
+    def prepare(self, block: int) -> bool:
+        """Nothing to make ready."""
+        return False
+
     def close(self) -> None:
         """Nothing to release: memory goes with the object."""
 

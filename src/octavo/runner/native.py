@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 
 ALIGN = 64
 """Bytes; every weight starts on a cache line."""
+AHEAD, PIECE = 128 << 20, 2 << 20
+"""Bytes of KV memory that an idle engine touches beyond what was used, so that the next burst finds them in place, and
+bytes touched at once. A page that the host of a virtual machine has to find costs 2 ms a MiB (docs/performance.md)."""
 ROPE_ROWS = 4096
 """Positions of a rotary table that are one piece of work."""
 
@@ -44,6 +47,8 @@ class NativeBackend:
         self._kv = native.Arena(spec.block_bytes * num_blocks)
         self._activations = native.Arena(max(spec.arena_bytes, ALIGN))
         self._num_blocks = num_blocks
+        self._ready = 0
+        """Bytes of the KV arena, from its beginning, that nothing has to touch any more."""
         if len(spanned := sorted(set(nodes))) > 1:
             names = ", ".join(map(str, spanned))
             if refused := spread(self.weights, _spans(spec, self.offsets), self._kv, nodes):
@@ -90,6 +95,17 @@ class NativeBackend:
     def poison(self) -> None:
         """Fill the KV arena with NaN: what a test does before every run, so that stale memory shows."""
         self._kv.fill(0xFF)
+
+    def prepare(self, block: int) -> bool:
+        """Touch the next piece of the KV memory from `block` on, which was never used; False at `AHEAD`."""
+        begin = block * self._spec.block_bytes // PIECE * PIECE
+        self._ready = max(self._ready, begin)
+        size = min(PIECE, min(self._kv.nbytes, begin + AHEAD) - self._ready)
+        if size <= 0:
+            return False
+        self._kv.touch(self._ready, size)
+        self._ready += size
+        return True
 
     def close(self) -> None:
         if self.exe is not None:

@@ -62,6 +62,11 @@ class BlockPool:
         return self.total - self.free
 
     @property
+    def next_fresh(self) -> int:
+        """The id that the next block never used yet will have."""
+        return len(self._blocks)
+
+    @property
     def cached(self) -> int:
         return sum(len(c) for c in self._cached)
 
