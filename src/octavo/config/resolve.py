@@ -24,9 +24,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int
 
 
-LEAST_TARGET_MS = 100.0
-"""Ten tokens a second to a stream while prompts come in: faster than most people read. With half of it the first tokens
-of a burst waited several times as long (docs/performance.md)."""
+LEAST_TARGET_MS, MOST_TARGET_MS = 50.0, 100.0
+"""Twenty and ten tokens a second to a stream while prompts come in: faster than most people read. On a slow machine half
+of it made the first tokens of a burst wait several times as long, on a fast one hardly (docs/performance.md)."""
+CHUNK = 192
+"""Tokens of a prompt that a step should have time for: so many cost little more a token than whole budgets."""
 STEPS = 4
 """The least step fits so often in the default target: reading the weights once is a quarter of it at most."""
 
@@ -35,7 +37,10 @@ def default_target_ms(facts: Facts) -> float:
     """--target-itl-ms where the user has no wish, from the Program's cost; 0 where that is unknown."""
     if facts.step_cost is None:
         return 0.0
-    return max(LEAST_TARGET_MS, round(STEPS * 1e3 * (facts.step_cost.step + facts.step_cost.row)))
+    cost = facts.step_cost
+    chunk = round(1e3 * (cost.step + CHUNK * cost.token))
+    least = round(STEPS * 1e3 * (cost.step + cost.row))
+    return max(min(max(chunk, LEAST_TARGET_MS), MOST_TARGET_MS), least)
 
 
 def resolve(args: EngineArgs, facts: Facts) -> EngineConfig:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from octavo.config.args import EngineArgs
-from octavo.config.resolve import LEAST_TARGET_MS, default_target_ms, resolve
+from octavo.config.resolve import LEAST_TARGET_MS, MOST_TARGET_MS, default_target_ms, resolve
 from octavo.errors import ConfigError
 from octavo.executor.fake import fake_facts
 from octavo.facts import StepCost
@@ -49,9 +49,11 @@ def test_more_threads_and_better_instructions_take_less(spec: ExecutableSpec) ->
 def test_the_default_target_follows_the_cost() -> None:
     facts = fake_facts()
     assert default_target_ms(facts) == 0, "without a cost there is nothing to plan with"
-    small = StepCost(step=5e-3, token=1e-4, row=1e-4, read=0, seen=0)
+    tokens = {1e-4: LEAST_TARGET_MS, 4e-4: round(5 + 192 * 0.4), 1e-3: MOST_TARGET_MS}
     large = StepCost(step=0.1, token=1e-4, row=5e-3, read=0, seen=0)
-    assert default_target_ms(msgspec.structs.replace(facts, step_cost=small)) == LEAST_TARGET_MS
+    for token, target in tokens.items():
+        cost = StepCost(step=5e-3, token=token, row=1e-4, read=0, seen=0)
+        assert default_target_ms(msgspec.structs.replace(facts, step_cost=cost)) == target
     facts = msgspec.structs.replace(facts, step_cost=large)
     assert default_target_ms(facts) == pytest.approx(4 * 105)
     assert resolve(EngineArgs(model="m"), facts).scheduler.target_itl_ms == pytest.approx(420)
