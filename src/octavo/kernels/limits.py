@@ -3,7 +3,7 @@
 `read` is a float32 linear of one row over weights several times the last cache: it does nothing but read them. A peak
 is what 240 rows more cost a linear whose weight stays in the caches (2 operations a multiply-add): the ceiling of the
 kernel itself, so that a share of it says how far a shape is from the best one. All takes under 3 seconds and is kept in
-a file, by processor, instruction set and number of threads.
+a file, by processor, instruction set, number of threads and build of the kernels.
 """
 
 from __future__ import annotations
@@ -119,8 +119,9 @@ def machine_limits(
     `file` keeps them; one that cannot be read or written does no harm. `remeasure` forgets what it has.
     """
     cpu, isa = cpu_name(), _native.isa()
-    key = f"{cpu}, {isa}, {threads} threads, {PEAK}"  # what was measured otherwise is another limit
-    stored = _load(file)
+    where = f"{cpu}, {isa}, {threads} threads, "
+    key = f"{where}{PEAK}, {_module()}"  # what was measured otherwise, or of other kernels, is another limit
+    stored = {k: v for k, v in _load(file).items() if k == key or not k.startswith(where)}
     known = None if remeasure else stored.get(key)
     missing = [f for f in formats if known is None or f not in known.peaks]
     if known is not None and not missing:
@@ -136,6 +137,12 @@ def machine_limits(
     found = Limits(cpu=cpu, isa=isa, threads=threads, cache_bytes=cache, read=read, peaks=peaks)
     _save(file, {**stored, key: found})
     return found
+
+
+def _module() -> str:
+    """Tells one build of the kernels from another."""
+    built = Path(_native.__file__).stat()
+    return f"module of {built.st_size} bytes at {built.st_mtime_ns}"
 
 
 def _load(file: Path | None) -> dict[str, Limits]:

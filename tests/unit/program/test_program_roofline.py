@@ -94,6 +94,20 @@ def test_limits_are_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("quick")
+def test_another_build_of_the_kernels_is_measured_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "limits.json"
+    machine_limits(FORMATS, threads=1, file=file)
+    machine_limits(FORMATS, threads=2, file=file)
+    before = json.loads(file.read_text())
+    monkeypatch.setattr(limits_module, "_module", lambda: "another module")
+    machine_limits(FORMATS, threads=1, file=file)
+    after = json.loads(file.read_text())
+    gone, come = set(before) - set(after), set(after) - set(before)
+    assert len(before) == len(after) == 2
+    assert [" 1 threads" in key for key in (*gone, *come)] == [True, True], "the old one makes room, two threads stay"
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_format_that_is_missing_is_added(tmp_path: Path) -> None:
     file = tmp_path / "limits.json"
     first = machine_limits(FORMATS, threads=1, file=file)
