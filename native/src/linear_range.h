@@ -89,7 +89,7 @@ static void fill_corrections(const LinearTask& t, int factor, int64_t row0, int6
 }
 
 // Whether no group of rows [row0, row1) is NaN.
-static bool no_nan_scale(const LinearTask& t, int64_t row0, int64_t row1) {
+OCTAVO_INLINE bool no_nan_scale(const LinearTask& t, int64_t row0, int64_t row1) {
     const int64_t groups = static_cast<int64_t>(groups_of(t.weight.k));
     i32x16 most = zero_i32();
     for (int64_t row = row0; row < row1; ++row) {
