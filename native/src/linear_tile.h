@@ -81,7 +81,7 @@ struct QuantInput {
     const uint8_t* x;  // first row, a q8 row
     size_t x_stride;
     const int32_t* correction;  // [row][group][run], null where the format needs none
-    const uint8_t* spread;      // what spread_scales made, or null
+    const uint8_t* spread;      // what spread_scales made, where it was called
     const uint8_t* next;        // the panels that follow, where this tile is to fetch them, or null
     int64_t k;
 };

@@ -28,7 +28,7 @@ LEAST_TARGET_MS, MOST_TARGET_MS = 50.0, 100.0
 """Twenty and ten tokens a second to a stream while prompts come in: faster than most people read. On a slow machine
 half of it made the first tokens of a burst wait several times as long, on a fast one hardly (docs/performance.md)."""
 CHUNK = 192
-"""Tokens of a prompt that a step should have time for: so many cost little more a token than whole budgets."""
+"""Tokens of a prompt that a step should have time for, by the expected cost: 50 ms of the fastest machine measured."""
 STEPS = 4
 """The least step fits so often in the default target: reading the weights once is a quarter of it at most."""
 
